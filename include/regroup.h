@@ -1,0 +1,313 @@
+/* regroup.h: the whole public interface of libregroup, a collective communication library for groups whose members
+ * may die, stall, leave and join while operations run.
+ *
+ * Conventions. Functions that can fail return an rg_status_t: RG_OK is 0, every error is negative. Objects behind
+ * pointers to incomplete types are created and destroyed by this library only; destroying NULL is a no-op. Structures
+ * that callers fill begin with struct_size, so that a program built against an older header keeps working: initialise
+ * them with the matching RG_..._INIT, which sets struct_size and leaves every other field zero, and zero always means
+ * "the default". Counts are in elements and 64 bits wide; times are in the unit that the name ends with.
+ *
+ * Thread-safety. Every function may be called from any thread at any time unless its comment says otherwise.
+ * The library never prints unless asked (RG_LOG or a log callback), never exits, and installs no signal handler. */
+#ifndef REGROUP_H
+#define REGROUP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RG_VERSION_MAJOR 0
+#define RG_VERSION_MINOR 1
+#define RG_VERSION_PATCH 0
+
+/* The version of the library that is running, as "0.1.0". Static storage. */
+const char *rg_version(void);
+
+/* ---- Status ------------------------------------------------------------------------------------------------- */
+
+/* One list gives the enum, rg_strerror(), the table in the documentation and the test that all codes are distinct.
+ * X(name, value, text, what the caller does) */
+#define RG_STATUS_LIST(X)                                                                                             \
+    X(OK, 0, "success", "go on")                                                                                      \
+    X(AGAIN, 1, "not finished yet", "test or wait again")                                                             \
+    X(ERR_INVALID, -1, "invalid argument", "correct the call")                                                        \
+    X(ERR_NOTSUP, -2, "not supported", "use another combination; nothing was changed")                                \
+    X(ERR_NOMEM, -3, "out of memory", "free memory and call again; the input is intact")                              \
+    X(ERR_SYSTEM, -4, "the operating system refused", "see the text; the input is intact")                            \
+    X(ERR_RESOURCE, -5, "a limit was reached", "finish some operations or raise the limit named in the text")         \
+    X(ERR_TIMEOUT, -6, "deadline passed", "the input is intact; call again or give up")                               \
+    X(ERR_PEER_LOST, -7, "a member was lost", "the input is intact and the group is usable: call again")              \
+    X(ERR_ROOT_LOST, -8, "the root of the operation was lost", "choose another root")                                 \
+    X(ERR_MISMATCH, -9, "members called different operations", "correct the program; nothing was overwritten")        \
+    X(ERR_EXPELLED, -10, "this process was expelled from the group", "destroy the handle and join again")             \
+    X(ERR_COORDINATOR, -11, "the coordinator cannot be reached", "wait for it or join another group")                 \
+    X(ERR_NO_QUORUM, -12, "no quorum", "wait, or destroy the handle and join again")                                  \
+    X(ERR_ABORTED, -13, "the group was aborted", "destroy the handle")                                                \
+    X(ERR_CANCELLED, -14, "the operation was cancelled", "the input is intact")                                       \
+    X(ERR_CLOSED, -15, "the group was left or the request is finished", "do not use the handle any more")             \
+    X(ERR_PROTOCOL, -16, "a peer broke the protocol", "check that all members run the same version")                  \
+    X(ERR_REFUSED, -17, "the coordinator refused", "see the text")                                                    \
+    X(ERR_BUG, -18, "internal error", "please report it; the group is over, the process is not")
+
+typedef enum rg_status {
+#define RG_STATUS_ENUM(name, value, text, action) RG_##name = value,
+    RG_STATUS_LIST(RG_STATUS_ENUM)
+#undef RG_STATUS_ENUM
+    RG_STATUS_MIN_ = -32767 /* fixes the width of the enum; never returned */
+} rg_status_t;
+
+/* The name ("RG_ERR_TIMEOUT"), the meaning, and the advice for a status. Static storage, never NULL. */
+const char *rg_status_name(rg_status_t status);
+const char *rg_strerror(rg_status_t status);
+const char *rg_status_advice(rg_status_t status);
+
+/* Filled by calls that have no group handle yet. The caller owns it; it holds no resources. Passing NULL is allowed
+ * wherever one is accepted. */
+typedef struct rg_error {
+    rg_status_t status;
+    int32_t sys_errno; /* errno where the operating system was the cause, else 0 */
+    char text[512];    /* what was wrong, what was expected, what to do; always terminated */
+} rg_error_t;
+
+/* ---- Types and operators ------------------------------------------------------------------------------------ */
+
+/* X(name, value, bytes) */
+#define RG_DTYPE_LIST(X)                                                                                              \
+    X(I8, 0, 1) X(U8, 1, 1) X(I32, 2, 4) X(U32, 3, 4) X(I64, 4, 8) X(U64, 5, 8)                                       \
+    X(F16, 6, 2) X(BF16, 7, 2) X(F32, 8, 4) X(F64, 9, 8)
+
+typedef enum rg_dtype {
+#define RG_DTYPE_ENUM(name, value, bytes) RG_##name = value,
+    RG_DTYPE_LIST(RG_DTYPE_ENUM)
+#undef RG_DTYPE_ENUM
+    RG_DTYPE_COUNT = 10
+} rg_dtype_t;
+
+/* SUM and PROD of integers wrap. AVG divides by the number of contributors, is finite whenever the true average is,
+ * and is an error for integers. NaN propagates through MIN and MAX. f16 and bf16 accumulate in f32 and are rounded
+ * once. */
+typedef enum rg_op { RG_SUM = 0, RG_PROD = 1, RG_MIN = 2, RG_MAX = 3, RG_AVG = 4, RG_OP_COUNT = 5 } rg_op_t;
+
+size_t rg_dtype_size(rg_dtype_t dtype);      /* bytes of one element; 0 for an unknown type */
+const char *rg_dtype_name(rg_dtype_t dtype); /* "f32"; "?" for an unknown type */
+const char *rg_op_name(rg_op_t op);          /* "sum"; "?" for an unknown operator */
+
+/* ---- Configuration ------------------------------------------------------------------------------------------ */
+
+/* A three-way switch, so that zero can mean "the default". */
+typedef enum rg_switch { RG_SWITCH_DEFAULT = 0, RG_ON = 1, RG_OFF = 2 } rg_switch_t;
+
+/* What an operation does when a participant is lost while it runs. */
+typedef enum rg_on_fault {
+    RG_ON_FAULT_DEFAULT = 0, /* what the configuration says; RETRY if it says nothing */
+    RG_RETRY = 1,  /* go on with the survivors; the result says who contributed */
+    RG_RETURN = 2  /* every survivor gets RG_ERR_PEER_LOST, its input intact, the group usable */
+} rg_on_fault_t;
+
+typedef enum rg_log_level { RG_LOG_NONE = 0, RG_LOG_ERROR = 1, RG_LOG_WARN = 2, RG_LOG_INFO = 3, RG_LOG_DEBUG = 4 } rg_log_level_t;
+
+/* Called with one line without a newline. May be called from any thread that is inside the library, with locks held:
+ * it must not call the library. */
+typedef void (*rg_log_fn)(void *user, rg_log_level_t level, const char *line);
+
+/* How to join a group. Every field may stay zero; a field that the program leaves zero is taken from the environment
+ * variable named beside it, and then from the default. Strings are copied. */
+typedef struct rg_config {
+    size_t struct_size;
+    const char *coordinator;  /* RG_COORDINATOR "host:port" or "[v6]:port"; required from one of the two */
+    const char *group;        /* RG_GROUP group name, at most 63 bytes; "default" */
+    const char *label;        /* RG_LABEL free text shown by `regroup status`; host name */
+    const char *interface;    /* RG_INTERFACE selector: "eth0", "eth", "^lo,docker", "10.0.0.0/8", "10.1.2.3"; the way to the coordinator */
+    const char *algorithm;    /* RG_ALGORITHM "all_reduce=ring,broadcast=tree"; chosen by cost */
+    const char *tcp_congestion; /* RG_TCP_CONGESTION kernel congestion control by name, or "auto" (reno on one host, else the system's) */
+    const char *transport;    /* RG_TRANSPORT "tcp" */
+    uint32_t min_size;        /* RG_MIN_SIZE members that the first view waits for; 1 */
+    uint32_t order;           /* RG_ORDER the first view is sorted by this, then by arrival; 0 */
+    uint32_t listen_port;     /* RG_LISTEN_PORT data port of this process; 0: any free one */
+    uint32_t join_timeout_ms; /* RG_JOIN_TIMEOUT_MS 30000 */
+    uint32_t op_timeout_ms;   /* RG_OP_TIMEOUT_MS deadline of an operation that names none; 60000 */
+    uint32_t heartbeat_ms;    /* RG_HEARTBEAT_MS a member silent for this long is lost; 2000. The coordinator's value holds for the group */
+    uint32_t rails;           /* RG_RAILS connections per pair of members, 1 to 16; 1 */
+    uint32_t chunk_bytes;     /* RG_CHUNK_BYTES pipelining unit; by algorithm and size. Must be equal on all members */
+    uint32_t socket_buffer_bytes; /* RG_SOCKET_BUFFER_BYTES kernel buffer per connection and direction; chosen by the transport */
+    uint32_t small_bytes;     /* RG_SMALL_BYTES up to this size results are committed at once and a copy is kept; 65536. Equal on all members */
+    uint32_t spin_us;         /* RG_SPIN_US how long a blocking call polls before it sleeps; chosen by cores and members */
+    rg_on_fault_t on_fault;   /* RG_ON_FAULT "retry" or "return"; retry */
+    rg_switch_t deterministic; /* RG_DETERMINISTIC same inputs and members give the same bits whatever the timing; off */
+    rg_switch_t undo;         /* RG_UNDO keep what an in-place operation overwrites until it is committed; on. Off also gives up "input intact" */
+    rg_switch_t progress_thread; /* RG_PROGRESS_THREAD on. Off: progress happens only inside calls, and a program that stays away longer than heartbeat_ms is expelled */
+    rg_switch_t zero_copy;    /* RG_ZERO_COPY let the kernel send large messages without copying them where that is safe; on */
+    rg_log_level_t log_level; /* RG_LOG "error", "warn", "info", "debug": to log_fn, or to standard error when only the variable is set; none */
+    rg_log_fn log_fn;         /* no variable */
+    void *log_user;           /* no variable */
+} rg_config_t;
+#define RG_CONFIG_INIT { sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0 }
+
+/* ---- Coordinator -------------------------------------------------------------------------------------------- */
+
+/* A coordinator that runs in a thread of this process. It is not on the data path; one coordinator serves any number
+ * of groups, told apart by name. `regroup coordinator` is the same thing as a process. */
+typedef struct rg_coordinator rg_coordinator_t;
+
+typedef struct rg_coordinator_config {
+    size_t struct_size;
+    const char *listen;    /* RG_COORDINATOR_LISTEN "host:port"; "127.0.0.1:0" */
+    uint32_t max_members;  /* RG_MAX_MEMBERS per group; 1024 */
+    uint32_t heartbeat_ms; /* RG_HEARTBEAT_MS 2000 */
+    uint32_t max_groups;   /* RG_MAX_GROUPS 64 */
+    rg_log_level_t log_level; /* as in rg_config: RG_LOG */
+    rg_log_fn log_fn;
+    void *log_user;
+} rg_coordinator_config_t;
+#define RG_COORDINATOR_CONFIG_INIT { sizeof(rg_coordinator_config_t), 0, 0, 0, 0, RG_LOG_NONE, 0, 0 }
+
+/* Starts listening. On success *out is owned by the caller. Errors: INVALID, SYSTEM (address in use: the text has
+ * it), NOMEM. */
+rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coordinator_t **out, rg_error_t *err);
+
+/* "host:port" with the port that was bound. Valid until the coordinator is stopped. */
+const char *rg_coordinator_address(const rg_coordinator_t *coordinator);
+
+/* Stops and frees it. Groups go on without it until a member is lost. Not from inside a log callback. */
+void rg_coordinator_stop(rg_coordinator_t *coordinator);
+
+/* The roll of a coordinator's groups as JSON text, which the caller frees with rg_free(). Blocks up to timeout_ms. */
+rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err);
+void rg_free(void *p);
+
+/* ---- Group -------------------------------------------------------------------------------------------------- */
+
+typedef struct rg_group rg_group_t;
+typedef struct rg_request rg_request_t;
+
+/* Joins (or founds) a group and blocks until this process is a member of a view or join_timeout_ms has passed.
+ * On success *out is owned by the caller. Running members are not stopped: a newcomer enters at their next
+ * boundary. Errors: INVALID, COORDINATOR, REFUSED, TIMEOUT (the text lists who is missing), SYSTEM, RESOURCE. */
+rg_status_t rg_group_join(const rg_config_t *config, rg_group_t **out, rg_error_t *err);
+
+/* For callers who already have ranks. One process makes an id, hosts the coordinator in it for as long as it lives,
+ * and hands the 128 bytes to the others by any means. */
+typedef struct rg_unique_id { char bytes[128]; } rg_unique_id_t;
+rg_status_t rg_unique_id(rg_unique_id_t *id, rg_error_t *err);
+
+/* Blocks until all n processes are there; the first view has exactly the ranks given. config may be NULL; its
+ * coordinator, group, min_size and order are ignored. Errors: as rg_group_join; REFUSED when a rank is taken. */
+rg_status_t rg_group_init_rank(uint32_t n, uint32_t rank, const rg_unique_id_t *id, const rg_config_t *config,
+                               rg_group_t **out, rg_error_t *err);
+
+/* A place where newcomers may enter: every member calls it the same number of times, between operations, for example
+ * once per training step. Costs no message when nobody waits. Numbering of operations starts anew here. When
+ * `change` is not NULL it says whether world or rank differ from what they were at the previous boundary. */
+typedef struct rg_change {
+    size_t struct_size;
+    uint32_t changed;    /* 1 when members joined or were lost since the last boundary */
+    uint32_t joined;     /* newcomers that enter here: the last `joined` ranks */
+    uint32_t lost;       /* members lost since the last boundary */
+    uint32_t world_size; /* from here on */
+    uint32_t rank;       /* of this process, from here on */
+    uint64_t epoch;
+    uint64_t boundary;   /* index of this boundary */
+    uint64_t stalled_ns; /* how long this call waited */
+} rg_change_t;
+#define RG_CHANGE_INIT { sizeof(rg_change_t), 0, 0, 0, 0, 0, 0, 0, 0 }
+rg_status_t rg_group_boundary(rg_group_t *group, rg_change_t *change);
+
+/* Leaves in order: waits, within the operation deadline, until results that others may still need are known to be
+ * everywhere, then tells the coordinator. Pending requests end with RG_ERR_CLOSED. Free the handle afterwards. */
+rg_status_t rg_group_leave(rg_group_t *group);
+
+/* Ends every pending call on this handle with RG_ERR_ABORTED within milliseconds, whatever the peers do, and leaves
+ * without ceremony: to the others it is a lost member. */
+rg_status_t rg_group_abort(rg_group_t *group);
+
+/* Frees the handle and everything behind it; aborts first if the group was not left. Outstanding requests become
+ * invalid. The caller must make sure that no other thread still uses the handle. */
+void rg_group_destroy(rg_group_t *group);
+
+typedef struct rg_info {
+    size_t struct_size;
+    uint32_t rank, world_size; /* at the current boundary */
+    uint64_t epoch;            /* of the view: grows with every membership change */
+    uint64_t member_id;        /* of this process: unique in the group for ever */
+    uint64_t boundary;         /* index of the last boundary passed */
+    uint64_t operations;       /* committed so far */
+    uint64_t bytes_sent, bytes_received;
+    uint64_t view_changes;     /* since this process joined */
+    uint64_t last_change_ns;   /* from this process's freeze to its next activation, last recovery */
+    uint32_t coordinator_lost; /* 1 while the coordinator cannot be reached */
+    uint32_t newcomers_waiting; /* 1 when a newcomer is about to enter */
+} rg_info_t;
+#define RG_INFO_INIT { sizeof(rg_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+rg_status_t rg_group_info(rg_group_t *group, rg_info_t *info);
+
+/* Identity of the member at `rank` of the current boundary. INVALID when there is none. */
+rg_status_t rg_group_member(rg_group_t *group, uint32_t rank, uint64_t *member_id);
+
+/* Text of the last error of this group; copies at most cap bytes, terminated, and returns the length it has. */
+size_t rg_group_errmsg(rg_group_t *group, char *buf, size_t cap);
+
+/* ---- Operations --------------------------------------------------------------------------------------------- */
+
+/* How an operation ended. The caller owns it and, if it wants names, the array behind contributor_ids. */
+typedef struct rg_result {
+    size_t struct_size;
+    rg_status_t status;
+    uint32_t contributors;     /* how many members' data are in the result */
+    uint64_t *contributor_ids; /* in: array of contributor_cap, or NULL; out: filled in rank order */
+    uint32_t contributor_cap;
+    uint32_t retries;          /* times it was started again after a fault */
+    uint64_t epoch;            /* of the view in which the result was computed */
+    uint64_t bytes_sent, bytes_received; /* payload, by this process, for this operation */
+    uint64_t start_ns, end_ns; /* CLOCK_MONOTONIC: call and completion */
+    uint64_t fault_ns;         /* of that, time between freeze and activation */
+    uint64_t lost_member;      /* the member to blame for an error, 0 if none */
+    char text[256];            /* cause of an error, empty on success */
+} rg_result_t;
+#define RG_RESULT_INIT { sizeof(rg_result_t), RG_OK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
+
+typedef struct rg_opts {
+    size_t struct_size;
+    uint32_t tag;           /* 0: operations match by the order of calls; else by tag, and in order within a tag */
+    uint32_t timeout_ms;    /* 0: the configuration's op_timeout_ms */
+    rg_on_fault_t on_fault; /* must be equal on all members */
+    rg_result_t *result;    /* filled before a blocking call returns; ignored when a request is asked for */
+} rg_opts_t;
+#define RG_OPTS_INIT { sizeof(rg_opts_t), 0, 0, RG_ON_FAULT_DEFAULT, 0 }
+
+/* All operations: every member calls them with equal arguments; a difference ends with MISMATCH everywhere.
+ * opts may be NULL. With req NULL the call blocks until the outcome is known; otherwise *req is set, the call
+ * returns at once, and the buffers belong to the library until rg_wait() or rg_test() says that the request is
+ * finished. If an operation does not succeed its input is intact, also in place (unless undo is off).
+ * count 0 is allowed, with any pointer. Buffers need no alignment.
+ * Errors: INVALID, NOTSUP, TIMEOUT, PEER_LOST, ROOT_LOST, MISMATCH, EXPELLED, COORDINATOR, ABORTED, RESOURCE. */
+
+/* out[i] = in_0[i] op in_1[i] op ... over all members, equal bits everywhere. in == out works in place; otherwise
+ * they must not overlap. Algorithms: see docs/algorithms.md. */
+rg_status_t rg_all_reduce(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
+                          const rg_opts_t *opts, rg_request_t **req);
+
+/* buf of rank `root` reaches every member's buf. */
+rg_status_t rg_broadcast(rg_group_t *group, void *buf, uint64_t count, rg_dtype_t dtype, uint32_t root,
+                         const rg_opts_t *opts, rg_request_t **req);
+
+/* Nobody returns success before every member has called it. */
+rg_status_t rg_barrier(rg_group_t *group, const rg_opts_t *opts, rg_request_t **req);
+
+/* Blocks until the request is finished, fills `result` (may be NULL), frees the request and returns its status.
+ * Bounded by the operation's deadline. One thread may wait for a given request. */
+rg_status_t rg_wait(rg_request_t *req, rg_result_t *result);
+
+/* RG_AGAIN while it runs; else as rg_wait. */
+rg_status_t rg_test(rg_request_t *req, rg_result_t *result);
+
+/* Asks for the operation to end with RG_ERR_CANCELLED on every member; it may still succeed, on every member alike.
+ * rg_wait() is still needed. */
+rg_status_t rg_cancel(rg_request_t *req);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,114 @@
+/* regroup_algorithm.h: the schedule builder that an algorithm calls. An algorithm is a pure function from a
+ * description (kind, size, rank, count) to a schedule: a list of steps of ONE rank over the buffers IN, OUT and TMP.
+ * It does no I/O, allocates only through the builder, and gives the same answer for the same description for ever.
+ *
+ * Rules that every schedule keeps (src/sched/verify.c proves them for every rank at once):
+ *  A1  The result in OUT is right: every element is made of each participant's IN exactly once.
+ *  A2  OUT is written once per element, and only with the final value. Partial values live in TMP, so that IN is
+ *      intact until the final value of an element covers it (in place, IN and OUT are the same memory).
+ *  A3  All ranks end with the same bits: one rank finalises an element and the others get its bytes, or every rank
+ *      computes it with the same operations in the same order.
+ *  A4  No races: two steps that touch the same bytes, one of them writing, are ordered by dependencies, also when
+ *      IN and OUT are the same memory.
+ *  A5  No deadlock, no unmatched message, nothing out of bounds.
+ *  A6  With RG_SCHED_ZERO_COPY set, no rank writes over bytes that it has sent before their receiver has consumed
+ *      them (by the order of messages, not by chance).
+ *  A7  After the steps of phase 1, seal() adds the DONE barrier of rule L (phase 2): no rank ends phase 2 before
+ *      every rank has ended phase 1. */
+#ifndef REGROUP_ALGORITHM_H
+#define REGROUP_ALGORITHM_H
+
+#include "regroup.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum rg_kind { RG_KIND_ALL_REDUCE = 0, RG_KIND_BROADCAST = 1, RG_KIND_BARRIER = 2, RG_KIND_COUNT = 3 } rg_kind_t;
+
+/* What is to be done. `rank` and `size` are those of the participants of this operation. */
+typedef struct rg_coll_desc {
+    rg_kind_t kind;
+    uint32_t size, rank, root;
+    uint64_t count;      /* elements */
+    uint32_t elem_size;  /* bytes of an element of IN and OUT */
+    uint32_t acc_size;   /* bytes of an element of TMP: partial values (f16 and bf16 accumulate in f32) */
+    uint64_t chunk;      /* elements per pipelined piece; never 0 */
+    uint32_t rule_l;     /* 1: end with the DONE barrier */
+    uint32_t in_place;   /* 1: IN and OUT are the same memory (schedules must be right either way) */
+} rg_coll_desc_t;
+
+typedef enum rg_buf { RG_BUF_IN = 0, RG_BUF_OUT = 1, RG_BUF_TMP = 2 } rg_buf_t;
+
+/* A range of elements. Elements of IN and OUT are elem_size bytes ("raw"), elements of TMP acc_size bytes. */
+typedef struct rg_span { rg_buf_t buf; uint64_t off, len; } rg_span_t;
+
+typedef enum rg_step_kind {
+    RG_STEP_SEND,        /* a -> peer */
+    RG_STEP_RECV,        /* peer -> dst, plain copy; dst.buf has the sender's element size */
+    RG_STEP_RECV_REDUCE, /* dst = a op incoming */
+    RG_STEP_REDUCE,      /* dst = a op b */
+    RG_STEP_COPY         /* dst = a; both raw, or TMP from raw (converted), or raw from TMP with FINAL */
+} rg_step_kind_t;
+
+#define RG_STEP_FINAL 1u    /* dst gets the final value: AVG divides here; a raw destination is rounded here */
+#define RG_STEP_WIRE_ACC 2u /* what arrives was sent from TMP (acc_size), else raw */
+#define RG_STEP_PHASE2 4u   /* part of the DONE barrier */
+#define RG_STEP_SWAP 8u     /* operands in the order (incoming or b) op a: keeps rank order where it matters */
+
+typedef struct rg_step {
+    uint8_t kind, flags;
+    uint16_t n_deps;
+    uint32_t peer;      /* rank; SEND, RECV, RECV_REDUCE */
+    uint32_t ord;       /* ordinal of the message from sender to receiver, given by the builder */
+    uint32_t first_dep; /* index into deps: steps, all earlier, that must be finished first */
+    rg_span_t dst, a, b;
+} rg_step_t;
+
+#define RG_SCHED_ZERO_COPY 1u
+
+/* A finished schedule is immutable, so threads and operations share it. */
+typedef struct rg_schedule {
+    rg_coll_desc_t desc;
+    uint32_t flags;
+    uint32_t n_steps, n_deps, cap_steps, cap_deps;
+    uint32_t phase1_steps; /* steps before the barrier */
+    uint64_t tmp_elems;    /* elements of TMP that the steps use */
+    rg_step_t *steps;
+    uint32_t *deps;
+    uint32_t *send_ord, *recv_ord; /* per peer, used while building */
+    rg_status_t error;             /* first error while building: NOMEM or INVALID */
+} rg_schedule_t;
+
+/* Building. Each call appends a step and returns its index; deps are indexes of earlier steps (RG_NO_STEP entries are
+ * skipped). After an error the calls do nothing and `error` stays set. Empty spans are allowed: the step is still a
+ * message where it is one. */
+#define RG_NO_STEP UINT32_MAX
+#define RG_MAX_DEPS 65535
+uint32_t rg_sched_send(rg_schedule_t *s, uint32_t peer, rg_span_t a, const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_recv(rg_schedule_t *s, uint32_t peer, rg_span_t dst, uint32_t flags, const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_recv_reduce(rg_schedule_t *s, uint32_t peer, rg_span_t dst, rg_span_t a, uint32_t flags, const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_reduce(rg_schedule_t *s, rg_span_t dst, rg_span_t a, rg_span_t b, uint32_t flags, const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_copy(rg_schedule_t *s, rg_span_t dst, rg_span_t a, uint32_t flags, const uint32_t *deps, uint32_t n_deps);
+rg_span_t rg_span(rg_buf_t buf, uint64_t off, uint64_t len);
+
+/* Link parameters for cost(): seconds per message, per byte on the wire, per byte reduced; the number of processes
+ * that share a core (a hop between processes that do not run at once costs a switch). */
+typedef struct rg_cost_model { double alpha, beta, gamma, sharing; } rg_cost_model_t;
+
+/* One per file algorithms/<kind>_<name>.c, as `const rg_algorithm_t rg_alg_<kind>_<name>`. The build makes the table
+ * of all of them from the folder. */
+typedef struct rg_algorithm {
+    const char *name; /* "ring" */
+    rg_kind_t kind;
+    const char *source; /* where it was published */
+    int (*applies)(const rg_coll_desc_t *d);
+    double (*cost)(const rg_coll_desc_t *d, const rg_cost_model_t *m); /* seconds, predicted */
+    uint64_t (*chunk)(const rg_coll_desc_t *d);  /* preferred piece in elements; NULL: the caller's default */
+    rg_status_t (*build)(rg_schedule_t *s, const rg_coll_desc_t *d);
+} rg_algorithm_t;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,150 @@
+/* regroup_transport.h: the table that a transport fills. A transport moves tagged messages between this process and
+ * its peers over links, and knows nothing of groups, views, ranks or operations.
+ *
+ * Rules that every transport keeps (tests/conformance.c checks them):
+ *  T1  Nothing calls back. Everything that happens is a completion, returned by poll().
+ *  T2  A transport is used by one thread at a time (the caller locks). Only `wake_fd` readiness is looked at unlocked.
+ *  T3  drop(link) is a fence: when it returns, no buffer posted for that link is touched any more, and each operation
+ *      that was pending on it has been or will be completed exactly once with RG_TP_GONE.
+ *  T4  fence(epoch) does the same, on all links, for operations whose tag.epoch is lower; they complete with
+ *      RG_TP_FENCED. The links stay up. Messages of a lower epoch that arrive later are discarded unseen; those of a
+ *      higher epoch wait until a receive is posted for them.
+ *  T5  Tags are compared, never interpreted, except tag.epoch for T4.
+ *  T6  A message that nobody has asked for waits, with bounded memory, and must not stop another message that
+ *      somebody has asked for (while the bound allows).
+ *  T7  Hostile bytes on a listening port cost a bounded amount of memory and never disturb established links. */
+#ifndef REGROUP_TRANSPORT_H
+#define REGROUP_TRANSPORT_H
+
+#include "regroup.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rg_tp rg_tp_t; /* each transport has its own definition */
+
+/* What a message is. Sender and receiver name the same tag; `sig` is compared too, and a message whose other fields
+ * match but whose sig differs completes the receive with RG_TP_MISMATCH and touches no buffer. */
+typedef struct rg_tag {
+    uint64_t epoch; /* data epoch */
+    uint64_t gen;   /* boundary generation */
+    uint64_t op;    /* operation within the generation: user tag << 32 | sequence number */
+    uint32_t ord;   /* message within the operation, from this sender to this receiver */
+    uint32_t sig;   /* hash of the operation's arguments */
+} rg_tag_t;
+
+typedef enum rg_tp_event {
+    RG_TP_SENT,       /* send finished: the buffer is the caller's again (see RG_TP_ZERO_COPY) */
+    RG_TP_RECEIVED,   /* receive finished, all bytes are in the sink */
+    RG_TP_LINK_UP,    /* connect() succeeded, every rail is there */
+    RG_TP_LINK_DOWN,  /* the link failed; cause in `text`. All pending operations complete with RG_TP_GONE as well */
+    RG_TP_NOTE,       /* a peer's note() arrived (value in `note`), or changed with a message */
+    RG_TP_UNEXPECTED, /* told once per message: a message waits for which no receive is posted (tag says which) */
+    RG_TP_FAILED      /* a send or receive ended without success: status in `status` */
+} rg_tp_event_t;
+
+typedef enum rg_tp_status { RG_TP_DONE = 0, RG_TP_GONE = 1, RG_TP_FENCED = 2, RG_TP_MISMATCH = 3, RG_TP_BROKEN = 4 } rg_tp_status_t;
+
+typedef struct rg_completion {
+    rg_tp_event_t event;
+    rg_tp_status_t status;
+    uint32_t link;
+    uint64_t cookie; /* of the send or receive */
+    uint64_t note;   /* RG_TP_NOTE */
+    rg_tag_t tag;    /* RG_TP_UNEXPECTED; for MISMATCH the tag that came */
+    const char *text; /* cause, valid until the next call into the transport; NULL when there is nothing to say */
+} rg_completion_t;
+
+/* Combines `n` elements that arrived (in `b`, any alignment) with `a` into `dst`: dst = a op b. */
+typedef void (*rg_reduce_fn)(const void *ctx, void *dst, const void *a, const void *b, size_t n);
+
+typedef struct rg_tp_send {
+    rg_tag_t tag;
+    const void *buf; /* the caller's, untouched by it until RG_TP_SENT or RG_TP_FAILED */
+    uint64_t len;
+    uint64_t cookie;
+    uint32_t flags;
+} rg_tp_send_t;
+/* The caller promises that after RG_TP_SENT the bytes stay unchanged until the receiver has consumed them, or that
+ * nobody will ever use what the receiver makes of them. The transport may then hand pages to the kernel uncopied. */
+#define RG_TP_ZERO_COPY 1u
+
+typedef struct rg_tp_recv {
+    rg_tag_t tag;
+    uint64_t len;      /* exact length expected; a message of another length is RG_TP_MISMATCH */
+    uint64_t cookie;
+    void *dst;         /* the transport's until RG_TP_RECEIVED or RG_TP_FAILED */
+    /* When reduce is not NULL the sink is dst[i] = a[i] op incoming[i], else a plain copy. `a` may equal dst. */
+    rg_reduce_fn reduce;
+    const void *reduce_ctx; /* alive until completion */
+    const void *a;
+    uint32_t wire_elem;  /* bytes of an incoming element (reduce only) */
+    uint32_t dst_elem;   /* bytes of an element of dst */
+    uint32_t a_elem;     /* bytes of an element of a */
+} rg_tp_recv_t;
+
+/* Who is at the other end of a link. */
+typedef struct rg_tp_peer {
+    uint8_t identity[16];
+    const uint8_t *addr; /* address blob that the peer's own transport made (`addr` below) */
+    uint32_t addr_len;
+    uint32_t dial;       /* 1: connect to it; 0: it connects to us */
+    uint32_t timeout_ms; /* give up after this long: RG_TP_LINK_DOWN */
+} rg_tp_peer_t;
+
+typedef struct rg_tp_config {
+    const rg_config_t *config; /* resolved: every field has its value */
+    uint8_t identity[16];      /* of this process */
+    uint8_t nonce[16];         /* of the group: a peer that does not know it is a stranger */
+    const char *remote_hint;   /* numeric address towards which the interface is chosen (the coordinator's), or NULL */
+    void (*log)(void *user, rg_log_level_t level, const char *line);
+    void *log_user;
+} rg_tp_config_t;
+
+#define RG_TP_ADDR_MAX 512
+#define RG_TP_ALL_LINKS UINT32_MAX
+
+typedef struct rg_transport {
+    size_t struct_size;
+    const char *name;
+
+    /* Opens an endpoint that accepts peers. addr/addr_len: what others need to reach it (RG_TP_ADDR_MAX bytes). The
+     * nonce may be set later by set_nonce (the endpoint must listen before the coordinator has told it); until then
+     * every peer is a stranger that waits. Does not block. Safe to close() after a failed open (*tp is NULL). */
+    rg_status_t (*open)(const rg_tp_config_t *config, rg_tp_t **tp, uint8_t *addr, uint32_t *addr_len, rg_error_t *err);
+    void (*set_nonce)(rg_tp_t *tp, const uint8_t nonce[16]);
+
+    /* Begins to establish link number `link` (chosen by the caller, small and dense, reusable after drop). Ends with
+     * RG_TP_LINK_UP or RG_TP_LINK_DOWN. Does not block. */
+    rg_status_t (*connect)(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err);
+
+    /* Queue a message. Messages on one link start in the order of the calls. Do not block. May complete within the
+     * call: return RG_OK and deliver the completion by poll(), or return RG_TP_DONE_NOW when it is done already and
+     * no completion will follow. */
+    int (*send)(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send);
+    int (*recv)(rg_tp_t *tp, uint32_t link, const rg_tp_recv_t *recv);
+
+    /* Stamps `note` into every later message to every peer; with flush set also sends it now, as a frame of its own,
+     * to `link` (or RG_TP_ALL_LINKS). The receiver gets RG_TP_NOTE when the value changes. */
+    void (*note)(rg_tp_t *tp, uint32_t link, uint64_t note, int flush);
+
+    /* Moves bytes; returns how many completions it wrote (0..max). Never blocks. */
+    int (*poll)(rg_tp_t *tp, rg_completion_t *out, int max);
+
+    /* Called before the caller sleeps on wake_fd: makes it become readable when poll() has something to do. Returns
+     * 0 when poll() should be called again at once instead, else 1; *timeout_ns is lowered to the transport's next timer. */
+    int (*arm)(rg_tp_t *tp, int64_t *timeout_ns);
+
+    void (*fence)(rg_tp_t *tp, uint64_t epoch); /* T4 */
+    void (*drop)(rg_tp_t *tp, uint32_t link);   /* T3; also forgets the link number */
+    void (*stats)(rg_tp_t *tp, uint32_t link, uint64_t *bytes_sent, uint64_t *bytes_received); /* payload; ALL_LINKS: sum */
+    int (*wake_fd)(rg_tp_t *tp); /* descriptor for epoll, readable when armed and there is work */
+    void (*close)(rg_tp_t *tp);  /* drops everything and frees it; NULL is fine; never blocks */
+} rg_transport_t;
+#define RG_TP_DONE_NOW 1
+
+#ifdef __cplusplus
+}
+#endif
+#endif

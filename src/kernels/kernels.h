@@ -1,0 +1,48 @@
+/* kernels.h: reductions and casts. For every type and operator there is a scalar reference and SIMD versions chosen
+ * at run time by CPU; all give the same bits. Any alignment. No allocation, no global state but the chosen table.
+ *
+ * "raw" is the user's type; "acc" the type of partial values: f32 for f16 and bf16, else the same as raw. For AVG
+ * each raw operand is multiplied by `pre` (a power of two not above 1/n, so that sums stay finite; exact but for
+ * subnormals) and a final value by `post` (1/(n*pre)), in f32, or f64 for f64; a final raw f16/bf16 is rounded once, to
+ * nearest even. */
+#ifndef RG_KERNELS_H
+#define RG_KERNELS_H
+
+#include "regroup.h"
+
+#define RG_RED_A_ACC 1u   /* a has partial values, else raw */
+#define RG_RED_B_ACC 2u   /* b likewise */
+#define RG_RED_DST_ACC 4u /* dst gets partial values, else raw (which is then final) */
+#define RG_RED_FINAL 8u   /* multiply by post (AVG) */
+#define RG_RED_SWAP 16u   /* b op a: matters for the payload of NaN only */
+
+typedef struct rg_red {
+    rg_dtype_t dtype;
+    rg_op_t op;
+    uint32_t flags;
+    double pre, post; /* 1 and 1 unless op is AVG */
+    void (*run)(const struct rg_red *r, void *dst, const void *a, const void *b, size_t n);
+} rg_red_t;
+
+/* Prepares a reduction: checks the combination (INVALID, NOTSUP: AVG of integers), sets pre and post for n
+ * contributors, chooses `run`. */
+rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, uint32_t flags);
+
+/* dst[i] = a[i] op b[i]. dst may equal a or b. Fits rg_reduce_fn: ctx is an rg_red_t. */
+void rg_red_run(const void *ctx, void *dst, const void *a, const void *b, size_t n);
+
+/* dst[i] = a[i], converting raw/acc as flags say (A_ACC, DST_ACC, FINAL); pre and post as above. For one member:
+ * raw to raw with FINAL is the identity on every type and operator. */
+void rg_red_copy(const rg_red_t *r, void *dst, const void *a, size_t n);
+
+size_t rg_acc_size(rg_dtype_t dtype);
+
+/* Copies that do not pollute the cache where that is faster (undo log). Plain memcpy below a threshold. */
+void rg_copy_stream(void *dst, const void *src, size_t n);
+
+/* "avx512", "avx2", "scalar"; RG_SIMD in the environment lowers it (for tests). rg_simd_force() returns 0 when the CPU
+ * cannot; it is for tests and benchmarks and not thread-safe. */
+const char *rg_simd_name(void);
+int rg_simd_force(const char *name);
+
+#endif

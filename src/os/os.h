@@ -1,0 +1,35 @@
+/* os.h: clock, randomness, sockets, interfaces. With transports/, src/engine/coordinator.c and src/engine/control.c the
+ * only code that touches the system. */
+#ifndef RG_OS_H
+#define RG_OS_H
+
+#include "regroup.h"
+#include <sys/socket.h>
+
+uint64_t rg_os_now_ns(void);                /* CLOCK_MONOTONIC */
+rg_status_t rg_os_random(void *p, size_t n); /* getrandom, EINTR-safe */
+uint32_t rg_os_cores(void);                 /* that this process may use (affinity), at least 1 */
+
+/* "host:port", "[v6]:port", ":port" -> socket address. Numeric or by name; a name gives the first usable of up to max
+ * addresses, IPv6 and IPv4. Returns how many were written, or a negative rg_status_t with err filled. */
+int rg_os_resolve(const char *text, struct sockaddr_storage *out, int max, rg_error_t *err);
+/* "10.0.0.1:80", "[::1]:80" */
+const char *rg_os_addr_text(const struct sockaddr *sa, char *buf, size_t cap);
+
+/* Non-blocking, close-on-exec. Listening: backlog 1024; "address in use" names address and port in err. On success
+ * returns the descriptor and the bound address. */
+int rg_os_listen(const struct sockaddr *sa, socklen_t len, struct sockaddr_storage *bound, rg_error_t *err);
+/* Starts a non-blocking connect; returns the descriptor or a negative rg_status_t. */
+int rg_os_connect(const struct sockaddr *sa, socklen_t len, rg_error_t *err);
+
+/* Raises the soft descriptor limit to at least `need` if the hard one allows. RESOURCE with text otherwise. */
+rg_status_t rg_os_need_fds(uint32_t need, rg_error_t *err);
+
+/* Interface choice. Grammar: comma list; "eth0" exact or prefix "eth"; "^lo,docker" excludes; "10.0.0.0/8" or
+ * "fd00::/8" network; bare IP address. NULL selector: the way towards `remote` (numeric text, may be NULL). Never gives
+ * loopback unless the selector or `remote` is loopback. Writes up to max addresses (port 0); returns how many, or a
+ * negative status whose text lists the interfaces there are. */
+int rg_os_local_addresses(const char *selector, const char *remote, struct sockaddr_storage *out, int max, rg_error_t *err);
+int rg_os_is_local_address(const struct sockaddr *sa); /* 1 when it is an address of this host */
+
+#endif
