@@ -1,0 +1,219 @@
+/* core.h: membership and agreement, as two pure state machines: rg_member_t in every member, rg_coord_t in the
+ * coordinator (docs/protocol.md; rule numbers in the comments of the code). They do no I/O, read no clock, allocate
+ * nothing and log nothing: events come in through rg_*_step(), actions are taken out with rg_*_next() until it returns
+ * 0. Messages enter as undecoded bytes, so that network, simulator and fuzzer use one door. Time is event.now_ns.
+ *
+ * The caller of rg_member_step() executes the data plane: it runs operations, moves bytes, and tells the core what
+ * became of them. The core decides what may be shown to a user. */
+#ifndef RG_CORE_H
+#define RG_CORE_H
+
+#include "regroup.h"
+#include "regroup_algorithm.h"
+
+#define RG_CORE_ADDR_MAX 512
+#define RG_CORE_NAME_MAX 64
+#define RG_CORE_TEXT_MAX 256
+#define RG_CORE_MAX_OPS 512     /* operations of one member that are not finished everywhere */
+#define RG_CORE_MAX_MESSAGE (1u << 20)
+
+/* ---- Things that both sides and the wire know ------------------------------------------------------------------ */
+
+/* Operations are named by the boundary generation in which they were issued and by tag and sequence number in it. */
+typedef struct rg_op_key { uint64_t gen, op; } rg_op_key_t; /* op = tag << 32 | seq; tag 0: matched by order of issue */
+
+/* The arguments that must be equal on all members. */
+typedef struct rg_op_sig {
+    uint8_t kind, dtype, op, on_fault; /* rg_kind_t, rg_dtype_t, rg_op_t, rg_on_fault_t (resolved) */
+    uint8_t rule_l;                    /* 1: rule L, 0: rule S */
+    uint64_t root;                     /* member id of the root, 0 if the operation has none */
+    uint64_t count;
+    uint32_t variant;                  /* hash of whatever else must agree (algorithm, chunk) */
+} rg_op_sig_t;
+
+typedef struct rg_core_member {
+    uint64_t id;        /* unique in the group for ever; grows with joining order; never 0 */
+    uint64_t first_gen; /* participates in operations of this generation and later */
+    uint64_t host;      /* equal for members that run on one host */
+    uint32_t cores;
+    uint8_t identity[16];
+    uint16_t addr_len;
+    uint8_t addr[RG_CORE_ADDR_MAX];
+} rg_core_member_t;
+
+typedef enum rg_view_kind { RG_VIEW_FIRST = 0, RG_VIEW_RECOVERY = 1, RG_VIEW_JOIN = 2 } rg_view_kind_t;
+
+typedef struct rg_core_view {
+    uint64_t epoch, parent, term, term_owner;
+    uint64_t data_epoch; /* own epoch for FIRST and RECOVERY, the parent's for JOIN (G5) */
+    rg_view_kind_t kind;
+    uint64_t cut;        /* JOIN: first generation of the newcomers */
+    uint32_t n;
+    rg_core_member_t *members; /* rank order: survivors keep theirs, newcomers are appended */
+} rg_core_view_t;
+
+/* ---- Member ---------------------------------------------------------------------------------------------------- */
+
+typedef struct rg_member rg_member_t;
+
+typedef struct rg_member_params {
+    uint32_t max_members;
+    uint8_t identity[16];
+    char group[RG_CORE_NAME_MAX], label[RG_CORE_NAME_MAX];
+    uint8_t addr[RG_CORE_ADDR_MAX];
+    uint32_t addr_len;
+    uint64_t host;
+    uint32_t cores, pid;
+    uint32_t min_size, order;       /* as in rg_config */
+    uint32_t fixed_n, fixed_rank;   /* rg_group_init_rank(): n (0: not used) and rank */
+} rg_member_params_t;
+
+size_t rg_member_size(uint32_t max_members); /* bytes of zeroed memory, aligned as malloc's, that rg_member_init() needs */
+rg_status_t rg_member_init(rg_member_t *m, const rg_member_params_t *p);
+
+typedef enum rg_mev {
+    RG_MEV_TICK,         /* time passed; also call when rg_member_deadline() is reached */
+    RG_MEV_CONTROL_UP,   /* connected to the coordinator */
+    RG_MEV_CONTROL_DOWN, /* connection to the coordinator lost or refused */
+    RG_MEV_MESSAGE,      /* from the coordinator: bytes, len */
+    RG_MEV_LINK_UP,      /* data link to member `peer` is there */
+    RG_MEV_LINK_DOWN,    /* data link to member `peer` broke; text */
+    RG_MEV_BOUNDARY,     /* the caller wants to pass into generation `gen` (current + 1) */
+    RG_MEV_OP_START,     /* the caller issued `key` with `sig` -> exactly one of ACT_OP_RUN/FORWARD/ABORT, now or, while fenced, at activation */
+    RG_MEV_OP_COMPLETE,  /* the whole result of `key` is here -> ACT_OP_COMMIT at once under rule S */
+    RG_MEV_OP_DONE,      /* rule L: the DONE barrier of `key` ended -> ACT_OP_COMMIT */
+    RG_MEV_OP_FETCHED,   /* the result of a FORWARDed `key` arrived -> ACT_OP_COMMIT */
+    RG_MEV_OP_FAIL,      /* this member wants `key` ended with `status` (TIMEOUT, CANCELLED, MISMATCH); blame `peer` or 0; text */
+    RG_MEV_WATERMARK,    /* member `peer` said by note that it has completed everything below `note` */
+    RG_MEV_LEAVE         /* the caller leaves */
+} rg_mev_t;
+
+typedef struct rg_member_event {
+    rg_mev_t type;
+    uint64_t now_ns;
+    const uint8_t *bytes; size_t len;
+    uint64_t peer;
+    uint64_t gen;
+    uint64_t note;
+    rg_op_key_t key;
+    rg_op_sig_t sig;
+    rg_status_t status;
+    const char *text;
+    uint64_t bytes_sent, bytes_received, operations; /* any event: counters for the next heartbeat */
+} rg_member_event_t;
+
+typedef enum rg_mact {
+    RG_MACT_SEND,      /* bytes, len to the coordinator */
+    RG_MACT_CONNECT,   /* establish the data link to `peer` (member->identity, addr); dial says who dials */
+    RG_MACT_DISCONNECT,/* `peer` is gone for good: drop its link */
+    RG_MACT_WELCOME,   /* the coordinator accepted us as a candidate: `peer` is our own member id, nonce is the group's, heartbeat_ns */
+    RG_MACT_JOINED,    /* first view active: rg_member_view() is valid; gen is our first generation */
+    RG_MACT_REFUSED,   /* joining is refused: status, text */
+    RG_MACT_WAITING,   /* still waiting for others; text says for whom (shown when join_timeout passes) */
+    RG_MACT_FENCE,     /* stop the data plane of the present data epoch now (B1): cancel, touch nothing more */
+    RG_MACT_VIEW,      /* a new view is active. After RECOVERY: the data plane starts anew with data_epoch; the OP_ actions that follow say how */
+    RG_MACT_OP_RUN,    /* run `key` in the present data epoch */
+    RG_MACT_OP_COMMIT, /* show success. keep != 0: keep a private copy of the result until OP_RELEASE. computed: data epoch of the result */
+    RG_MACT_OP_RELEASE,/* drop the copy: every participant has it */
+    RG_MACT_OP_RESTART,/* restore the input and run `key` again in the present data epoch */
+    RG_MACT_OP_FORWARD,/* restore the input, then receive the finished result from `peer` -> OP_FETCHED; `computed` as above */
+    RG_MACT_OP_SERVE,  /* send the kept copy of `key` to `peer` (which got OP_FORWARD, or will when it starts) */
+    RG_MACT_OP_ABORT,  /* restore the input and show status, blame `peer` (0: nobody), text */
+    RG_MACT_BOUNDARY,  /* generation `gen` may begin: the boundary call returns; rg_member_view() has who is in */
+    RG_MACT_NOTE,      /* stamp `note` on messages to members (watermark); flush != 0: send it now to everybody */
+    RG_MACT_EXPELLED,  /* we are out: status (EXPELLED, or CLOSED after LEAVE), text. Every open operation has got OP_ABORT */
+    RG_MACT_CONTROL    /* (re)connect to the coordinator */
+} rg_mact_t;
+
+typedef struct rg_member_action {
+    rg_mact_t type;
+    const uint8_t *bytes; size_t len;
+    uint64_t peer;
+    const rg_core_member_t *member;
+    uint32_t dial;
+    uint8_t nonce[16];
+    uint64_t heartbeat_ns;
+    uint64_t gen, note, computed;
+    uint32_t keep, flush;
+    rg_op_key_t key;
+    rg_status_t status;
+    const char *text;
+} rg_member_action_t;
+
+/* RG_OK; ERR_RESOURCE (too many operations: the event was not taken); ERR_BUG: a broken invariant, the group is over. */
+rg_status_t rg_member_step(rg_member_t *m, const rg_member_event_t *ev);
+/* Takes out the next action; its pointers are valid until the next step. All must be taken out before the next step. */
+int rg_member_next(rg_member_t *m, rg_member_action_t *a);
+uint64_t rg_member_deadline(const rg_member_t *m); /* when to send RG_MEV_TICK at the latest; UINT64_MAX: never */
+const rg_core_view_t *rg_member_view(const rg_member_t *m); /* last activated; NULL before JOINED */
+uint64_t rg_member_id(const rg_member_t *m);
+int rg_member_fenced(const rg_member_t *m);
+int rg_member_coordinator_lost(const rg_member_t *m);
+/* 1 when a newcomer has been announced (promise given or cut known) and has not entered. */
+int rg_member_newcomers(const rg_member_t *m);
+/* 1 when every operation that this member committed is known complete at all participants: leaving loses nothing. */
+int rg_member_drained(const rg_member_t *m);
+/* Participants of operations of generation gen in the present view, in rank order. Returns how many; ids up to cap. */
+uint32_t rg_member_participants(const rg_member_t *m, uint64_t gen, uint64_t *ids, uint32_t cap);
+/* For a rooted operation that others started before the last view change: the data epoch whose ranks its root argument means
+ * (0: the present one). Ask before OP_START. */
+uint64_t rg_member_numbering(const rg_member_t *m, rg_op_key_t key);
+
+/* ---- Coordinator ----------------------------------------------------------------------------------------------- */
+
+typedef struct rg_coord rg_coord_t;
+
+typedef struct rg_coord_params {
+    uint32_t max_members;
+    uint64_t heartbeat_ns;
+    uint8_t nonce[16];     /* random, of this group */
+    uint64_t id;           /* of the coordinator: owner of its terms */
+    char group[RG_CORE_NAME_MAX];
+} rg_coord_params_t;
+
+size_t rg_coord_size(uint32_t max_members);
+rg_status_t rg_coord_init(rg_coord_t *c, const rg_coord_params_t *p);
+
+typedef enum rg_cev { RG_CEV_TICK, RG_CEV_MESSAGE, RG_CEV_CLOSED } rg_cev_t;
+typedef struct rg_coord_event {
+    rg_cev_t type;
+    uint64_t now_ns;
+    uint64_t conn; /* chosen by the caller, never reused, never 0 */
+    const uint8_t *bytes; size_t len;
+} rg_coord_event_t;
+
+typedef enum rg_cact {
+    RG_CACT_SEND,  /* bytes, len to conn */
+    RG_CACT_CLOSE, /* conn: after what was sent before */
+    RG_CACT_LOG    /* text: one line per membership change */
+} rg_cact_t;
+typedef struct rg_coord_action {
+    rg_cact_t type;
+    uint64_t conn;
+    const uint8_t *bytes; size_t len;
+    const char *text;
+} rg_coord_action_t;
+
+rg_status_t rg_coord_step(rg_coord_t *c, const rg_coord_event_t *ev);
+int rg_coord_next(rg_coord_t *c, rg_coord_action_t *a);
+uint64_t rg_coord_deadline(const rg_coord_t *c);
+
+/* The roll, for `regroup status`. */
+typedef struct rg_roll_row {
+    uint64_t id, first_gen, bytes_sent, bytes_received, operations, boundary, heartbeat_age_ns;
+    uint32_t rank, pid, candidate, suspected; /* candidate: waiting to enter, rank is meaningless */
+    uint8_t identity[16];
+    char label[RG_CORE_NAME_MAX];
+    uint64_t conn;
+} rg_roll_row_t;
+uint32_t rg_coord_roll(const rg_coord_t *c, uint64_t now_ns, rg_roll_row_t *rows, uint32_t cap, uint64_t *epoch);
+uint32_t rg_coord_population(const rg_coord_t *c); /* members and candidates; 0: the group can be forgotten */
+
+/* What a first message of a connection is (wire.c): 1 and the group's name for a join or a rebind, 0 for anything else. */
+int rg_wire_peek_group(const uint8_t *bytes, size_t len, char group[RG_CORE_NAME_MAX]);
+
+/* Invariants by name (check.c), run after every step in tests: NULL or the name of the one that is broken. */
+const char *rg_member_check(const rg_member_t *m);
+const char *rg_coord_check(const rg_coord_t *c);
+
+#endif
