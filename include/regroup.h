@@ -19,6 +19,11 @@
 extern "C" {
 #endif
 
+/* The library is built with hidden visibility; what this header declares is what it shows. */
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
 #define RG_VERSION_MAJOR 0
 #define RG_VERSION_MINOR 1
 #define RG_VERSION_PATCH 0
@@ -306,6 +311,10 @@ rg_status_t rg_test(rg_request_t *req, rg_result_t *result);
 /* Asks for the operation to end with RG_ERR_CANCELLED on every member; it may still succeed, on every member alike.
  * rg_wait() is still needed. */
 rg_status_t rg_cancel(rg_request_t *req);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 
 #ifdef __cplusplus
 }

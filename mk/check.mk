@@ -1,0 +1,64 @@
+# What `make check` runs, and the smaller checks it is made of. A test is picked up by its place:
+#   tests/unit/*.c             one Criterion program of all of them
+#   tests/<name>.c             one program each
+#   tests/sim/*.c, tests/procs/*.c   one program for each folder
+#   tests/header/*             must compile as C99 and as C++
+# tests/lib/*.c is linked to every program. Every program links the static library, whose internals it may use.
+
+UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
+TESTLIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/lib/*.c)))
+TEST_UNIT := $(if $(UNIT_SRC),$(BUILD)/tests/unit)
+TEST_SINGLE := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/*.c)))
+TEST_DIRS := $(foreach d,sim procs,$(if $(wildcard tests/$(d)/*.c),$(BUILD)/tests/$(d)))
+TEST_PROGRAMS := $(TEST_UNIT) $(TEST_SINGLE) $(TEST_DIRS)
+
+$(TEST_UNIT): $(patsubst %.c,$(BUILD)/obj/%.o,$(UNIT_SRC)) $(TESTLIB_OBJ) $(STATIC)
+	@mkdir -p $(@D)
+	$(LINK) -o $@ $^ $(CRITERION_LIBS) $(LIBS)
+
+$(TEST_SINGLE): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB_OBJ) $(STATIC)
+	@mkdir -p $(@D)
+	$(LINK) -o $@ $^ $(CRITERION_LIBS) $(LIBS)
+
+define dir_program
+$(BUILD)/tests/$(1): $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/$(1)/*.c))) $(TESTLIB_OBJ) $(STATIC)
+	@mkdir -p $$(@D)
+	$$(LINK) -o $$@ $$^ $$(CRITERION_LIBS) $$(LIBS)
+endef
+$(foreach d,sim procs,$(if $(wildcard tests/$(d)/*.c),$(eval $(call dir_program,$(d)))))
+
+.PHONY: setup tests unit header pure exports check
+setup:
+	@sh scripts/setup.sh
+
+tests: $(TEST_PROGRAMS)
+
+# One test file against the few sources it needs, for work on a part while others are in pieces:
+#   make one T=tests/unit/test_wire.c S='src/core/wire.c'
+.PHONY: one
+one: $(BUILD)/flags
+	@mkdir -p $(BUILD)/one
+	$(CC) $(CPPFLAGS) $(filter-out -MMD -MP,$(TEST_CFLAGS)) -o $(BUILD)/one/$(basename $(notdir $(T))) $(T) $(S) $(CRITERION_LIBS) $(LIBS)
+	$(BUILD)/one/$(basename $(notdir $(T)))
+
+unit: $(TEST_UNIT)
+	$(TEST_UNIT)
+
+header:
+	@CC='$(CC)' CXX='$(CXX)' sh tests/header/check.sh
+
+# Sanitizers add calls of their own to every object, so the names are looked at in a plain build only.
+pure: $(LIB_OBJ)
+	$(if $(SAN),@echo "pure: not looked at under SAN=$(SAN)",@CC='$(CC)' sh scripts/pure.sh $(BUILD))
+
+exports: $(SHARED)
+	$(if $(SAN),@echo "exports: not looked at under SAN=$(SAN)",@sh scripts/exports.sh $(SHARED))
+
+# The set-up comes first and the rest is a make of its own: what pkg-config says is only known after it.
+check:
+	@sh scripts/setup.sh
+	@$(MAKE) --no-print-directory check-run BUILD=$(BUILD) SAN=$(SAN)
+
+.PHONY: check-run
+check-run: all tests
+	@MAKE='$(MAKE)' BUILD='$(BUILD)' SAN='$(SAN)' CC='$(CC)' CXX='$(CXX)' bash tests/run

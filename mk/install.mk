@@ -1,0 +1,19 @@
+# Installing and removing. DESTDIR= stages, PREFIX= places; uninstall removes exactly what install put there.
+
+.PHONY: install uninstall
+install: all
+	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin
+	install -m 644 include/regroup.h $(DESTDIR)$(INCLUDEDIR)/regroup.h
+	install -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)/libregroup.a
+	install -m 755 $(SHARED).$(VERSION) $(DESTDIR)$(LIBDIR)/libregroup.so.$(VERSION)
+	ln -sf libregroup.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libregroup.so
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' \
+	    regroup.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/regroup.pc
+	$(if $(COMMAND),install -m 755 $(COMMAND) $(DESTDIR)$(PREFIX)/bin/regroup)
+	$(if $(DESTDIR),,-ldconfig 2>/dev/null || true)
+
+uninstall:
+	rm -f $(DESTDIR)$(INCLUDEDIR)/regroup.h $(DESTDIR)$(LIBDIR)/libregroup.a $(DESTDIR)$(LIBDIR)/libregroup.so \
+	    $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libregroup.so.$(VERSION) \
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/regroup.pc $(DESTDIR)$(PREFIX)/bin/regroup

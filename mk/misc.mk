@@ -1,0 +1,28 @@
+# Housekeeping: formatting, cleaning, help, and the targets that run other people's programs.
+
+FORMAT_FILES = $(sort $(wildcard include/*.h src/*.[ch] src/*/*.[ch] transports/*.[ch] algorithms/*.[ch] gpu/*.[ch] \
+    tools/*.[ch] examples/*.[ch] bench/*.[ch] tests/*.[ch] tests/*/*.[ch]))
+
+.PHONY: format format-check clean help
+format:
+	$(CLANG_FORMAT) -i $(FORMAT_FILES)
+
+format-check:
+	$(CLANG_FORMAT) --dry-run -Werror $(FORMAT_FILES)
+
+clean:
+	rm -rf build build-asan build-tsan build-fuzz
+
+help:
+	@echo 'make                  libraries, the regroup command, the examples, in build/'
+	@echo 'make demo             four peers train a small model; one is killed, one joins (installs what is missing)'
+	@echo 'make check            every test; the last line counts them (installs what is missing). SAN=asan or SAN=tsan'
+	@echo 'make check-kills      SIGKILLs at random moments: KILLS=200 SEED=1'
+	@echo 'make unit tests       the Criterion tests alone; build every test program without running it'
+	@echo 'make header pure exports   the checks of the headers, of the pure parts, of the exported names'
+	@echo 'make fuzz             libFuzzer (clang) over the wire codec and the core: FUZZ_SECONDS=20'
+	@echo 'make bench            our collectives on this host; make bench-peers: beside Gloo, Open MPI and MPICH'
+	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
+	@echo 'make format           clang-format 14; make format-check changes nothing'
+	@echo 'make clean            removes the build folders'
+	@echo 'Options: CC=clang-14  BUILD=folder  SAN=asan|tsan'
