@@ -195,7 +195,7 @@ rg_status_t rg_group_join(const rg_config_t *config, rg_group_t **out, rg_error_
 
 /* For callers who already have ranks. One process makes an id, hosts the coordinator in it for as long as it lives,
  * and hands the 128 bytes to the others by any means. */
-typedef struct rg_unique_id { char bytes[128]; } rg_unique_id_t;
+typedef struct rg_unique_id_bytes { char bytes[128]; } rg_unique_id_t;
 rg_status_t rg_unique_id(rg_unique_id_t *id, rg_error_t *err);
 
 /* Blocks until all n processes are there; the first view has exactly the ranks given. config may be NULL; its

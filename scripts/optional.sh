@@ -2,6 +2,7 @@
 # Says once per build folder which optional parts the machine could support and that this version does not build
 # them. It decides nothing: what is printed here is information for the reader.
 set -eu
+mkdir -p "$1"
 said="$1/optional"
 [ -e "$said" ] && exit 0
 pc=${PKG_CONFIG:-pkg-config}
