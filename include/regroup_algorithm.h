@@ -41,7 +41,7 @@ typedef struct rg_coll_desc {
 typedef enum rg_buf { RG_BUF_IN = 0, RG_BUF_OUT = 1, RG_BUF_TMP = 2 } rg_buf_t;
 
 /* A range of elements. Elements of IN and OUT are elem_size bytes ("raw"), elements of TMP acc_size bytes. */
-typedef struct rg_span { rg_buf_t buf; uint64_t off, len; } rg_span_t;
+typedef struct rg_span_range { rg_buf_t buf; uint64_t off, len; } rg_span_t;
 
 typedef enum rg_step_kind {
     RG_STEP_SEND,        /* a -> peer */
