@@ -1,0 +1,754 @@
+/* coordinator.c: the coordinator as a thread: sockets, frames, groups by name, and time around the pure machine of
+ * src/core/core.h, which takes every decision about membership. Frames are a little-endian u32 length and that many
+ * bytes. It relies on libuv for readiness and timers and on jansson for the roll.
+ * It must not trust a connection: until a first frame names a group, a connection may hold 4 KiB for 5 seconds, there
+ * are at most CO_STRANGERS of them, and the oldest makes room; later ones are bounded per group and per queue. */
+#include "regroup.h"
+
+#include "core/core.h"
+#include "observe/log.h"
+#include "os/os.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define CO_FIRST_FRAME_MAX 4096u
+#define CO_FIRST_FRAME_NS 5000000000ull
+#define CO_STRANGERS 256u           /* connections that have not named a group, or are being closed */
+#define CO_QUEUE_MAX (4u << 20)     /* unsent bytes of a member; one that reads less is closed */
+#define CO_ACCEPT_BATCH 32          /* so that a flood of connections does not starve those that talk */
+#define CO_ACCEPT_PAUSE_NS 100000000ull
+#define CO_SLOTS 65536u             /* connection ids are sequence << 16 | slot */
+#define CO_STATUS_MAX (64u << 20)
+static const char co_status_word[8] = { 'R', 'G', 'S', 'T', 'A', 'T', 'U', 'S' };
+
+struct co_group {
+    char name[RG_CORE_NAME_MAX];
+    rg_coord_t *core;
+    uint32_t conns;
+    int ended; /* its core reported a broken invariant */
+};
+
+struct co_conn {
+    uv_poll_t poll;
+    rg_coordinator_t *co;
+    int fd;
+    uint64_t id;
+    struct co_group *group;          /* NULL: a stranger, a status client, or given up */
+    uint8_t *in, *out;
+    size_t in_len, in_cap, out_off, out_len, out_cap;
+    int closing;                     /* nothing is read any more; closed when `out` is sent */
+    int doomed, closed;              /* on the list of connections to close; uv_close() was called */
+    uint64_t expires_ns;             /* while on the expiring list */
+    struct co_conn *prev, *next;     /* expiring list, oldest first */
+    struct co_conn *doomed_next;
+};
+
+struct rg_coordinator {
+    uv_loop_t loop;
+    uv_poll_t listener;
+    uv_timer_t timer;
+    uv_async_t wake;
+    pthread_t thread;
+    int listen_fd, stopping;
+    uint64_t resume_ns;              /* accepting is paused until then; 0: it is not */
+    char address[96];
+    rg_log_t log;
+    uint32_t max_members, max_groups, heartbeat_ms;
+    uint64_t owner, sequence;
+    struct co_group **groups;
+    uint32_t n_groups;
+    struct co_conn **slots;
+    uint32_t next_slot, n_conns;
+    struct co_conn *first, *last;    /* expiring */
+    uint32_t n_expiring;
+    struct co_conn *doomed;
+};
+
+/* ---- Connections ----------------------------------------------------------------------------------------------- */
+
+static void co_expiring_add(rg_coordinator_t *co, struct co_conn *c)
+{
+    c->expires_ns = rg_os_now_ns() + CO_FIRST_FRAME_NS;
+    c->prev = co->last;
+    c->next = NULL;
+    if (co->last) co->last->next = c;
+    else co->first = c;
+    co->last = c;
+    co->n_expiring++;
+}
+
+static void co_expiring_remove(rg_coordinator_t *co, struct co_conn *c)
+{
+    if (!c->expires_ns) return;
+    if (c->prev) c->prev->next = c->next;
+    else co->first = c->next;
+    if (c->next) c->next->prev = c->prev;
+    else co->last = c->prev;
+    c->prev = c->next = NULL;
+    c->expires_ns = 0;
+    co->n_expiring--;
+}
+
+/* Closing is put off until the present event has been dealt with: a core that is handing out actions must not be
+ * entered again. */
+static void co_doom(struct co_conn *c)
+{
+    if (c->doomed) return;
+    c->doomed = 1;
+    c->doomed_next = c->co->doomed;
+    c->co->doomed = c;
+}
+
+static void co_conn_freed(uv_handle_t *h)
+{
+    struct co_conn *c = h->data;
+    close(c->fd);
+    free(c->in);
+    free(c->out);
+    free(c);
+}
+
+static void co_conn_close(struct co_conn *c)
+{
+    if (c->closed) return;
+    c->closed = 1;
+    co_expiring_remove(c->co, c);
+    c->co->slots[c->id & (CO_SLOTS - 1)] = NULL;
+    c->co->n_conns--;
+    uv_poll_stop(&c->poll);
+    uv_close((uv_handle_t *)&c->poll, co_conn_freed);
+}
+
+static void co_on_conn(uv_poll_t *h, int status, int events);
+
+static void co_watch(struct co_conn *c)
+{
+    int events = (c->closing ? UV_DISCONNECT : UV_READABLE) | (c->out_len > c->out_off ? UV_WRITABLE : 0);
+    if (uv_poll_start(&c->poll, events, co_on_conn)) co_doom(c);
+}
+
+static void co_flush(struct co_conn *c)
+{
+    while (c->out_off < c->out_len) {
+        ssize_t n = send(c->fd, c->out + c->out_off, c->out_len - c->out_off, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (n <= 0) {
+            co_doom(c);
+            return;
+        }
+        c->out_off += (size_t)n;
+    }
+    if (c->out_off == c->out_len) {
+        c->out_off = c->out_len = 0;
+        if (c->closing) {
+            co_doom(c);
+            return;
+        }
+    }
+    co_watch(c);
+}
+
+static void co_send(struct co_conn *c, const uint8_t *bytes, size_t len, size_t queue_max)
+{
+    uint8_t head[4] = { (uint8_t)len, (uint8_t)(len >> 8), (uint8_t)(len >> 16), (uint8_t)(len >> 24) };
+    if (c->doomed || c->closing) return;
+    if (c->out_off) {
+        memmove(c->out, c->out + c->out_off, c->out_len - c->out_off);
+        c->out_len -= c->out_off;
+        c->out_off = 0;
+    }
+    size_t need = c->out_len + 4 + len;
+    if (need > queue_max) {
+        RG_LOGF(&c->co->log, RG_LOG_WARN, "coordinator: a member of group %s does not read (%zu bytes unsent): closed",
+                c->group ? c->group->name : "?", c->out_len);
+        co_doom(c);
+        return;
+    }
+    if (need > c->out_cap) {
+        uint8_t *p = realloc(c->out, need < 1024 ? 1024 : need + need / 2);
+        if (!p) {
+            co_doom(c);
+            return;
+        }
+        c->out = p;
+        c->out_cap = need < 1024 ? 1024 : need + need / 2;
+    }
+    memcpy(c->out + c->out_len, head, 4);
+    if (len) memcpy(c->out + c->out_len + 4, bytes, len);
+    c->out_len = need;
+    co_flush(c);
+}
+
+/* No more input; what is queued is still sent, for as long as a stranger would be given. */
+static void co_finish(struct co_conn *c)
+{
+    if (c->closing || c->doomed) return;
+    c->closing = 1;
+    co_expiring_remove(c->co, c);
+    co_expiring_add(c->co, c);
+    co_flush(c);
+}
+
+static struct co_conn *co_find(rg_coordinator_t *co, uint64_t id)
+{
+    struct co_conn *c = co->slots[id & (CO_SLOTS - 1)];
+    return c && c->id == id ? c : NULL;
+}
+
+/* ---- Groups ---------------------------------------------------------------------------------------------------- */
+
+static void co_step(rg_coordinator_t *co, struct co_group *g, rg_coord_event_t *ev)
+{
+    rg_coord_action_t a;
+    if (g->ended) return;
+    ev->now_ns = rg_os_now_ns();
+    rg_status_t status = rg_coord_step(g->core, ev);
+    while (rg_coord_next(g->core, &a)) {
+        struct co_conn *c = a.type == RG_CACT_LOG ? NULL : co_find(co, a.conn);
+        if (a.type == RG_CACT_LOG) RG_LOGF(&co->log, RG_LOG_INFO, "group %s: %s", g->name, a.text ? a.text : "");
+        else if (c && a.type == RG_CACT_SEND) co_send(c, a.bytes, a.len, CO_QUEUE_MAX);
+        else if (c && a.type == RG_CACT_CLOSE) co_finish(c);
+    }
+    if (status == RG_OK) return;
+    struct co_conn *from = ev->type == RG_CEV_MESSAGE ? co_find(co, ev->conn) : NULL;
+    RG_LOGF(&co->log, RG_LOG_WARN, "coordinator: group %s: %s", g->name, rg_strerror(status));
+    if (from) co_doom(from);
+    if (status == RG_ERR_BUG) g->ended = 1;
+}
+
+static void co_group_free(struct co_group *g)
+{
+    if (!g) return;
+    free(g->core);
+    free(g);
+}
+
+/* The group of that name, made when it is new. NULL: no room or no memory, the connection is closed. */
+static struct co_group *co_group_get(rg_coordinator_t *co, const char *name)
+{
+    rg_coord_params_t p = { .max_members = co->max_members, .heartbeat_ns = co->heartbeat_ms * 1000000ull, .id = co->owner };
+    struct co_group *g;
+    for (uint32_t i = 0; i < co->n_groups; i++)
+        if (!strcmp(co->groups[i]->name, name) && !co->groups[i]->ended) return co->groups[i];
+    if (co->n_groups == co->max_groups) {
+        RG_LOGF(&co->log, RG_LOG_WARN, "coordinator: group %s refused: there are %u groups already (RG_MAX_GROUPS)", name,
+                co->max_groups);
+        return NULL;
+    }
+    g = calloc(1, sizeof *g);
+    if (!g) return NULL;
+    g->core = calloc(1, rg_coord_size(co->max_members));
+    snprintf(g->name, sizeof g->name, "%s", name);
+    memcpy(p.group, g->name, sizeof p.group);
+    if (!g->core || rg_os_random(p.nonce, sizeof p.nonce) || rg_coord_init(g->core, &p)) {
+        co_group_free(g);
+        return NULL;
+    }
+    co->groups[co->n_groups++] = g;
+    RG_LOGF(&co->log, RG_LOG_DEBUG, "group %s: created", name);
+    return g;
+}
+
+/* A group that nobody belongs to is forgotten with whatever connections it still has. */
+static void co_forget_empty(rg_coordinator_t *co)
+{
+    for (uint32_t i = 0; i < co->n_groups;) {
+        struct co_group *g = co->groups[i];
+        if (!g->ended && rg_coord_population(g->core)) {
+            i++;
+            continue;
+        }
+        for (uint32_t s = 0; g->conns && s < co->next_slot; s++) {
+            struct co_conn *c = co->slots[s];
+            if (!c || c->group != g) continue;
+            c->group = NULL;
+            g->conns--;
+            co_finish(c);
+        }
+        RG_LOGF(&co->log, RG_LOG_DEBUG, "group %s: %s", g->name, g->ended ? "given up" : "forgotten");
+        co_group_free(g);
+        co->groups[i] = co->groups[--co->n_groups];
+    }
+}
+
+/* Ends every event: closes what must be closed, tells the cores, forgets groups, sets the timer. */
+static void co_on_timer(uv_timer_t *t);
+static void co_settle(rg_coordinator_t *co)
+{
+    uint64_t next = UINT64_MAX, now;
+    do {
+        while (co->doomed) {
+            struct co_conn *c = co->doomed;
+            struct co_group *g = c->group;
+            rg_coord_event_t ev = { .type = RG_CEV_CLOSED, .conn = c->id };
+            co->doomed = c->doomed_next;
+            c->group = NULL;
+            co_conn_close(c);
+            if (!g) continue;
+            g->conns--;
+            co_step(co, g, &ev);
+        }
+        co_forget_empty(co);
+    } while (co->doomed);
+    if (co->stopping) return;
+    if (co->first) next = co->first->expires_ns;
+    if (co->resume_ns && co->resume_ns < next) next = co->resume_ns;
+    for (uint32_t i = 0; i < co->n_groups; i++) {
+        uint64_t d = rg_coord_deadline(co->groups[i]->core);
+        if (d < next) next = d;
+    }
+    uv_timer_stop(&co->timer);
+    if (next == UINT64_MAX) return;
+    now = rg_os_now_ns();
+    uv_update_time(&co->loop);
+    uv_timer_start(&co->timer, co_on_timer, next > now ? (next - now + 999999) / 1000000 : 0, 0);
+}
+
+/* ---- The roll -------------------------------------------------------------------------------------------------- */
+
+static json_t *co_row_json(rg_coordinator_t *co, const rg_roll_row_t *r)
+{
+    struct sockaddr_storage ss;
+    socklen_t len = sizeof ss;
+    char identity[33], address[96] = "";
+    struct co_conn *c = co_find(co, r->conn);
+    for (int i = 0; i < 16; i++) snprintf(identity + 2 * i, 3, "%02x", r->identity[i]);
+    if (c && !getpeername(c->fd, (struct sockaddr *)&ss, &len)) rg_os_addr_text((struct sockaddr *)&ss, address, sizeof address);
+    json_t *label = json_string(r->label); /* NULL when it is no UTF-8 */
+    return json_pack("{s:i s:s s:I s:s s:o s:s s:I s:I s:I s:I s:I s:I s:f s:b}", "rank", r->candidate ? -1 : (int)r->rank,
+                     "state", r->candidate ? "candidate" : r->suspected ? "suspected" : "member", "id", (json_int_t)r->id,
+                     "identity", identity, "label", label ? label : json_string("?"), "address", address, "pid",
+                     (json_int_t)r->pid, "first_boundary", (json_int_t)r->first_gen, "boundary", (json_int_t)r->boundary,
+                     "operations", (json_int_t)r->operations, "bytes_sent", (json_int_t)r->bytes_sent, "bytes_received",
+                     (json_int_t)r->bytes_received, "heartbeat_age_ms", (double)r->heartbeat_age_ns / 1e6, "connected",
+                     c != NULL);
+}
+
+static json_t *co_group_json(rg_coordinator_t *co, struct co_group *g, rg_roll_row_t *rows, uint32_t cap)
+{
+    uint64_t epoch = 0;
+    uint32_t n = rg_coord_roll(g->core, rg_os_now_ns(), rows, cap, &epoch);
+    json_t *members = json_array();
+    if (n > cap) n = cap;
+    for (uint32_t i = 0; i < n; i++) json_array_append_new(members, co_row_json(co, &rows[i]));
+    json_t *name = json_string(g->name);
+    return json_pack("{s:o s:I s:o}", "name", name ? name : json_string("?"), "epoch", (json_int_t)epoch, "members", members);
+}
+
+static void co_answer_status(struct co_conn *c)
+{
+    rg_coordinator_t *co = c->co;
+    uint32_t cap = 0;
+    json_t *groups = json_array(), *all;
+    for (uint32_t i = 0; i < co->n_groups; i++) {
+        uint32_t n = rg_coord_population(co->groups[i]->core);
+        if (n > cap) cap = n;
+    }
+    rg_roll_row_t *rows = calloc(cap + 1u, sizeof *rows);
+    for (uint32_t i = 0; rows && i < co->n_groups; i++)
+        if (!co->groups[i]->ended) json_array_append_new(groups, co_group_json(co, co->groups[i], rows, cap));
+    all = json_pack("{s:s s:s s:I s:I s:o}", "address", co->address, "version", rg_version(), "heartbeat_ms",
+                    (json_int_t)co->heartbeat_ms, "connections", (json_int_t)co->n_conns, "groups", groups);
+    char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
+    if (text) co_send(c, (const uint8_t *)text, strlen(text), CO_STATUS_MAX);
+    co_finish(c);
+    free(text);
+    free(rows);
+    json_decref(all);
+}
+
+/* ---- Input ----------------------------------------------------------------------------------------------------- */
+
+static void co_first_frame(struct co_conn *c, const uint8_t *bytes, size_t len)
+{
+    char name[RG_CORE_NAME_MAX];
+    if (len >= sizeof co_status_word && !memcmp(bytes, co_status_word, sizeof co_status_word)) {
+        co_answer_status(c);
+        return;
+    }
+    struct co_group *g = rg_wire_peek_group(bytes, len, name) ? co_group_get(c->co, name) : NULL;
+    if (!g || g->conns >= 2 * c->co->max_members + 16) {
+        co_doom(c);
+        return;
+    }
+    c->group = g;
+    g->conns++;
+    co_expiring_remove(c->co, c);
+}
+
+/* Takes whole frames off the input. Returns 0 when the connection is not to be read any more. */
+static int co_frames(struct co_conn *c)
+{
+    size_t at = 0;
+    while (c->in_len - at >= 4) {
+        const uint8_t *h = c->in + at;
+        size_t len = h[0] | (size_t)h[1] << 8 | (size_t)h[2] << 16 | (size_t)h[3] << 24;
+        if (!len || len > (c->group ? RG_CORE_MAX_MESSAGE : CO_FIRST_FRAME_MAX)) {
+            co_doom(c);
+            return 0;
+        }
+        if (c->in_len - at < 4 + len) {
+            if (4 + len > c->in_cap) {
+                uint8_t *p = realloc(c->in, 4 + len);
+                if (!p) {
+                    co_doom(c);
+                    return 0;
+                }
+                c->in = p;
+                c->in_cap = 4 + len;
+            }
+            break;
+        }
+        if (!c->group) co_first_frame(c, h + 4, len);
+        if (c->group && !c->doomed && !c->closing) {
+            rg_coord_event_t ev = { .type = RG_CEV_MESSAGE, .conn = c->id, .bytes = h + 4, .len = len };
+            co_step(c->co, c->group, &ev);
+        }
+        if (c->doomed || c->closing) return 0;
+        at += 4 + len;
+    }
+    if (at) memmove(c->in, c->in + at, c->in_len - at);
+    c->in_len -= at;
+    return 1;
+}
+
+static void co_read(struct co_conn *c)
+{
+    for (int turn = 0; turn < 8; turn++) { /* others want their turn too */
+        ssize_t n = recv(c->fd, c->in + c->in_len, c->in_cap - c->in_len, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (n <= 0) {
+            co_doom(c);
+            return;
+        }
+        c->in_len += (size_t)n;
+        if (!co_frames(c)) return;
+    }
+}
+
+static void co_on_conn(uv_poll_t *h, int status, int events)
+{
+    struct co_conn *c = h->data;
+    rg_coordinator_t *co = c->co;
+    if (c->closed) return;
+    if (status < 0) co_doom(c);
+    if (!c->doomed && (events & UV_WRITABLE)) co_flush(c);
+    if (!c->doomed && !c->closing && (events & UV_READABLE)) co_read(c);
+    if (!c->doomed && c->closing && (events & UV_DISCONNECT)) co_doom(c);
+    co_settle(co);
+}
+
+/* ---- Accepting ------------------------------------------------------------------------------------------------- */
+
+static int co_slot(rg_coordinator_t *co)
+{
+    for (uint32_t s = 0; s < co->next_slot; s++)
+        if (!co->slots[s]) return (int)s;
+    return co->next_slot < CO_SLOTS ? (int)co->next_slot++ : -1;
+}
+
+static void co_accepted(rg_coordinator_t *co, int fd)
+{
+    int on = 1, slot = co_slot(co);
+    struct co_conn *c = slot < 0 ? NULL : calloc(1, sizeof *c);
+    if (c) c->in = malloc(CO_FIRST_FRAME_MAX + 4);
+    if (!c || !c->in || uv_poll_init(&co->loop, &c->poll, fd)) {
+        if (c) free(c->in);
+        free(c);
+        close(fd);
+        return;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    c->poll.data = c;
+    c->co = co;
+    c->fd = fd;
+    c->in_cap = CO_FIRST_FRAME_MAX + 4;
+    c->id = ++co->sequence << 16 | (uint32_t)slot;
+    co->slots[slot] = c;
+    co->n_conns++;
+    if (co->n_expiring >= CO_STRANGERS) co_doom(co->first);
+    co_expiring_add(co, c);
+    co_watch(c);
+}
+
+static void co_on_listener(uv_poll_t *h, int status, int events)
+{
+    rg_coordinator_t *co = h->data;
+    (void)status;
+    (void)events;
+    for (int i = 0; i < CO_ACCEPT_BATCH; i++) {
+        int fd = accept4(co->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            co_accepted(co, fd);
+            co_settle(co);
+            continue;
+        }
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+        /* No descriptors or memory: the connection stays in the kernel's queue and the listener readable, so
+         * looking again at once would spin. */
+        RG_LOGF(&co->log, RG_LOG_WARN, "coordinator: accept: %s; pausing", strerror(errno));
+        if (co->first) co_doom(co->first);
+        uv_poll_stop(&co->listener);
+        co->resume_ns = rg_os_now_ns() + CO_ACCEPT_PAUSE_NS;
+        break;
+    }
+    co_settle(co);
+}
+
+static void co_on_timer(uv_timer_t *t)
+{
+    rg_coordinator_t *co = t->data;
+    uint64_t now = rg_os_now_ns();
+    for (struct co_conn *c = co->first; c && c->expires_ns <= now; c = c->next) co_doom(c);
+    if (co->resume_ns && co->resume_ns <= now) {
+        co->resume_ns = 0;
+        uv_poll_start(&co->listener, UV_READABLE, co_on_listener);
+    }
+    for (uint32_t i = 0; i < co->n_groups; i++) {
+        rg_coord_event_t ev = { .type = RG_CEV_TICK };
+        if (rg_coord_deadline(co->groups[i]->core) <= now) co_step(co, co->groups[i], &ev);
+    }
+    co_settle(co);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------------------------ */
+
+static void co_on_wake(uv_async_t *w)
+{
+    rg_coordinator_t *co = w->data;
+    if (co->stopping) return;
+    co->stopping = 1;
+    for (uint32_t s = 0; s < co->next_slot; s++)
+        if (co->slots[s]) co_conn_close(co->slots[s]);
+    co->doomed = NULL;
+    uv_poll_stop(&co->listener);
+    uv_close((uv_handle_t *)&co->listener, NULL);
+    uv_timer_stop(&co->timer);
+    uv_close((uv_handle_t *)&co->timer, NULL);
+    uv_close((uv_handle_t *)&co->wake, NULL);
+}
+
+static void *co_main(void *arg)
+{
+    rg_coordinator_t *co = arg;
+    uv_run(&co->loop, UV_RUN_DEFAULT);
+    return NULL;
+}
+
+static void co_free(rg_coordinator_t *co)
+{
+    if (co->listen_fd >= 0) close(co->listen_fd);
+    for (uint32_t i = 0; i < co->n_groups; i++) co_group_free(co->groups[i]);
+    free(co->groups);
+    free(co->slots);
+    free(co);
+}
+
+static rg_status_t co_number(const char *name, uint32_t given, uint32_t fallback, uint32_t max, uint32_t *out, rg_error_t *err)
+{
+    const char *text = given ? NULL : getenv(name);
+    char *end;
+    *out = given ? given : fallback;
+    if (text && *text) {
+        errno = 0;
+        unsigned long long v = strtoull(text, &end, 10);
+        if (errno || *end || text[0] == '-' || !v || v > max)
+            return rg_fail(err, RG_ERR_INVALID, 0, "%s=\"%s\": expected a number from 1 to %u", name, text, max);
+        *out = (uint32_t)v;
+    }
+    if (*out > max) return rg_fail(err, RG_ERR_INVALID, 0, "%s: %u is too large: at most %u", name, *out, max);
+    return RG_OK;
+}
+
+/* The caller's structure in the size it knows, as the house rule D3 says. */
+static rg_status_t co_config(const rg_coordinator_config_t *in, rg_coordinator_config_t *out, rg_error_t *err)
+{
+    rg_coordinator_config_t init = RG_COORDINATOR_CONFIG_INIT;
+    *out = init;
+    if (!in) return RG_OK;
+    if (in->struct_size < offsetof(rg_coordinator_config_t, log_user) + sizeof in->log_user)
+        return rg_fail(err, RG_ERR_INVALID, 0, "rg_coordinator_config_t: struct_size %zu is too small: use RG_COORDINATOR_CONFIG_INIT",
+                       in->struct_size);
+    for (size_t i = sizeof *out; i < in->struct_size; i++)
+        if (((const char *)in)[i])
+            return rg_fail(err, RG_ERR_NOTSUP, 0, "rg_coordinator_config_t: a field is set that this version (%s) does not know", rg_version());
+    memcpy(out, in, sizeof *out);
+    return RG_OK;
+}
+
+static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t *err)
+{
+    struct sockaddr_storage addrs[8], bound;
+    int n = rg_os_resolve(text, addrs, 8, err), fd = -1;
+    if (n < 0) return (rg_status_t)n;
+    for (int i = 0; i < n && fd < 0; i++) {
+        socklen_t len = addrs[i].ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+        fd = rg_os_listen((struct sockaddr *)&addrs[i], len, &bound, err);
+    }
+    if (n == 0) return rg_fail(err, RG_ERR_INVALID, 0, "listen address \"%s\": no usable address", text);
+    if (fd < 0) return (rg_status_t)fd;
+    co->listen_fd = fd;
+    rg_os_addr_text((struct sockaddr *)&bound, co->address, sizeof co->address);
+    return RG_OK;
+}
+
+/* The thread takes no signals: they belong to the program. */
+static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err)
+{
+    sigset_t all, old;
+    int rc = uv_loop_init(&co->loop);
+    if (rc) return rg_fail(err, RG_ERR_SYSTEM, -rc, "coordinator: event loop: %s", uv_strerror(rc));
+    uv_async_init(&co->loop, &co->wake, co_on_wake);
+    uv_timer_init(&co->loop, &co->timer);
+    rc = uv_poll_init(&co->loop, &co->listener, co->listen_fd);
+    co->wake.data = co->timer.data = co->listener.data = co;
+    if (!rc) rc = uv_poll_start(&co->listener, UV_READABLE, co_on_listener);
+    if (!rc) {
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        rc = -pthread_create(&co->thread, NULL, co_main, co);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+    }
+    if (!rc) return RG_OK;
+    co_on_wake(&co->wake);
+    uv_run(&co->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&co->loop);
+    return rg_fail(err, RG_ERR_SYSTEM, -rc, "coordinator: cannot start its thread: %s", strerror(-rc));
+}
+
+rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coordinator_t **out, rg_error_t *err)
+{
+    rg_coordinator_config_t c;
+    rg_status_t status;
+    const char *env = getenv("RG_COORDINATOR_LISTEN");
+    if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_coordinator_start: out is NULL");
+    *out = NULL;
+    if ((status = co_config(config, &c, err))) return status;
+    rg_coordinator_t *co = calloc(1, sizeof *co);
+    if (!co) return rg_fail(err, RG_ERR_NOMEM, 0, "coordinator: out of memory");
+    co->listen_fd = -1;
+    if ((status = rg_log_init(&co->log, c.log_level, c.log_fn, c.log_user, err))) goto fail;
+    if ((status = co_number("RG_MAX_MEMBERS", c.max_members, 1024, 16384, &co->max_members, err))) goto fail;
+    if ((status = co_number("RG_HEARTBEAT_MS", c.heartbeat_ms, 2000, 3600000, &co->heartbeat_ms, err))) goto fail;
+    if ((status = co_number("RG_MAX_GROUPS", c.max_groups, 64, 4096, &co->max_groups, err))) goto fail;
+    status = RG_ERR_NOMEM;
+    co->groups = calloc(co->max_groups, sizeof(struct co_group *));
+    co->slots = calloc(CO_SLOTS, sizeof(struct co_conn *));
+    if (!co->groups || !co->slots) {
+        rg_fail(err, status, 0, "coordinator: out of memory");
+        goto fail;
+    }
+    if ((status = rg_os_random(&co->owner, sizeof co->owner))) {
+        rg_fail(err, status, errno, "coordinator: no random numbers: %s", strerror(errno));
+        goto fail;
+    }
+    if ((status = co_listen(co, c.listen ? c.listen : env && *env ? env : "127.0.0.1:0", err))) goto fail;
+    if ((status = co_run(co, err))) goto fail;
+    *out = co;
+    return RG_OK;
+fail:
+    co_free(co);
+    return status;
+}
+
+const char *rg_coordinator_address(const rg_coordinator_t *coordinator)
+{
+    return coordinator ? coordinator->address : "";
+}
+
+void rg_coordinator_stop(rg_coordinator_t *co)
+{
+    if (!co) return;
+    uv_async_send(&co->wake);
+    pthread_join(co->thread, NULL);
+    uv_loop_close(&co->loop);
+    co_free(co);
+}
+
+/* ---- Asking a coordinator -------------------------------------------------------------------------------------- */
+
+/* Waits until fd is ready; 0, or a negative status. */
+static rg_status_t co_ask_wait(int fd, short events, uint64_t deadline, const char *address, rg_error_t *err)
+{
+    for (;;) {
+        uint64_t now = rg_os_now_ns();
+        struct pollfd p = { .fd = fd, .events = events };
+        if (now >= deadline) return rg_fail(err, RG_ERR_TIMEOUT, 0, "status of %s: no answer in time", address);
+        int rc = poll(&p, 1, (int)((deadline - now) / 1000000 + 1));
+        if (rc > 0) return RG_OK;
+        if (rc < 0 && errno != EINTR) return rg_fail(err, RG_ERR_SYSTEM, errno, "status of %s: poll: %s", address, strerror(errno));
+    }
+}
+
+static rg_status_t co_ask_move(int fd, uint8_t *buf, size_t len, int out, uint64_t deadline, const char *address, rg_error_t *err)
+{
+    while (len) {
+        ssize_t n = out ? send(fd, buf, len, MSG_NOSIGNAL) : recv(fd, buf, len, 0);
+        if (n > 0) {
+            buf += n;
+            len -= (size_t)n;
+        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            rg_status_t status = co_ask_wait(fd, out ? POLLOUT : POLLIN, deadline, address, err);
+            if (status) return status;
+        } else if (n == 0 || errno != EINTR) {
+            return rg_fail(err, RG_ERR_COORDINATOR, n ? errno : 0, "status of %s: %s (is a coordinator listening there?)", address,
+                           n ? strerror(errno) : "the connection was closed");
+        }
+    }
+    return RG_OK;
+}
+
+static rg_status_t co_ask(int fd, uint64_t deadline, const char *address, char **json, rg_error_t *err)
+{
+    uint8_t h[4], ask[4 + sizeof co_status_word] = { sizeof co_status_word, 0, 0, 0 };
+    rg_status_t status = co_ask_wait(fd, POLLOUT, deadline, address, err);
+    memcpy(ask + 4, co_status_word, sizeof co_status_word);
+    if (!status) status = co_ask_move(fd, ask, sizeof ask, 1, deadline, address, err);
+    if (!status) status = co_ask_move(fd, h, sizeof h, 0, deadline, address, err);
+    if (status) return status;
+    size_t len = h[0] | (size_t)h[1] << 8 | (size_t)h[2] << 16 | (size_t)h[3] << 24;
+    if (!len || len > CO_STATUS_MAX) return rg_fail(err, RG_ERR_PROTOCOL, 0, "status of %s: what answers there is no coordinator", address);
+    char *text = malloc(len + 1);
+    if (!text) return rg_fail(err, RG_ERR_NOMEM, 0, "status of %s: out of memory", address);
+    status = co_ask_move(fd, (uint8_t *)text, len, 0, deadline, address, err);
+    text[len] = 0;
+    if (status) free(text);
+    else *json = text;
+    return status;
+}
+
+rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err)
+{
+    struct sockaddr_storage addrs[8];
+    uint64_t deadline = rg_os_now_ns() + (timeout_ms ? timeout_ms : 5000) * 1000000ull;
+    rg_status_t status = RG_ERR_COORDINATOR;
+    if (!address || !json) return rg_fail(err, RG_ERR_INVALID, 0, "rg_coordinator_status: address or json is NULL");
+    *json = NULL;
+    int n = rg_os_resolve(address, addrs, 8, err);
+    if (n < 0) return (rg_status_t)n;
+    if (n == 0) return rg_fail(err, status, 0, "status of %s: no usable address", address);
+    for (int i = 0; i < n; i++) {
+        socklen_t len = addrs[i].ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+        int fd = rg_os_connect((struct sockaddr *)&addrs[i], len, err);
+        status = fd < 0 ? (rg_status_t)fd : co_ask(fd, deadline, address, json, err);
+        if (fd >= 0) close(fd);
+        if (!status) break;
+    }
+    return status;
+}
