@@ -11,7 +11,7 @@ install: all
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' \
 	    regroup.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/regroup.pc
 	$(if $(COMMAND),install -m 755 $(COMMAND) $(DESTDIR)$(PREFIX)/bin/regroup)
-	$(if $(DESTDIR),,-ldconfig 2>/dev/null || true)
+	$(if $(DESTDIR),,$(if $(filter /usr /usr/local,$(PREFIX)),-ldconfig 2>/dev/null || true))
 
 uninstall:
 	rm -f $(DESTDIR)$(INCLUDEDIR)/regroup.h $(DESTDIR)$(LIBDIR)/libregroup.a $(DESTDIR)$(LIBDIR)/libregroup.so \

@@ -1,0 +1,43 @@
+# The targets that run things on this host: the demo, the kill test, the benchmarks, the fuzzer.
+
+KILLS ?= 200
+SEED ?= 1
+FUZZ_SECONDS ?= 20
+BENCH_SRC := $(sort $(wildcard bench/*.c))
+BENCH := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
+
+$(BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STATIC)
+	@mkdir -p $(@D)
+	$(LINK) -o $@ $^ $(LIBS)
+
+.PHONY: demo check-kills bench bench-peers
+demo:
+	@sh scripts/setup.sh
+	@$(MAKE) --no-print-directory all BUILD=$(BUILD) SAN=$(SAN)
+	@bash scripts/demo.sh $(BUILD)
+
+check-kills: all tests
+	@bash scripts/check-kills.sh $(BUILD) $(KILLS) $(SEED)
+
+bench: all $(BENCH)
+	@bash scripts/bench.sh $(BUILD)
+
+bench-peers:
+	@SETUP_PEERS=1 sh scripts/setup.sh
+	@$(MAKE) --no-print-directory all $(BENCH) BUILD=$(BUILD)
+	@bash bench/peers.sh $(BUILD)
+
+# ---- Fuzzing --------------------------------------------------------------------------------------------------------
+# Each tests/fuzz/<name>.c is one libFuzzer program; the library below it is built with the same instrumentation, in a
+# folder of its own. What was found stays in build-fuzz/corpus/<name>.
+FUZZ_PROGRAMS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuzz/*.c)))
+.PHONY: fuzz fuzz-programs
+fuzz-programs: $(FUZZ_PROGRAMS)
+$(FUZZ_PROGRAMS): $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TESTLIB_OBJ) $(STATIC)
+	@mkdir -p $(@D)
+	$(CC) $(subst fuzzer-no-link,fuzzer,$(SAN_FLAGS)) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+fuzz:
+	@command -v $(CLANG) > /dev/null || { echo "fuzz: libFuzzer comes with clang: apt-get install -y clang"; exit 77; }
+	@$(MAKE) --no-print-directory fuzz-programs CC=$(CLANG) SAN=fuzz BUILD=build-fuzz
+	@bash scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
