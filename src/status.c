@@ -1,5 +1,5 @@
-/* status.c: names and texts of status codes, types and operators, all made from the lists in regroup.h, so that adding
- * an entry there is enough. Relies on nothing; holds no state; never returns NULL. */
+/* status.c: names and texts of status codes, types and operators. Codes and sizes are made from the lists in regroup.h,
+ * so that adding an entry there is enough. Relies on nothing; holds no state; never returns NULL. */
 #include "regroup.h"
 
 #define TEXT_(x) #x

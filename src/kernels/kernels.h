@@ -22,17 +22,23 @@ typedef struct rg_red {
     uint32_t flags;
     double pre, post; /* 1 and 1 unless op is AVG */
     void (*run)(const struct rg_red *r, void *dst, const void *a, const void *b, size_t n);
+
+    /* For the kernels themselves: the one behind `run` when operands are swapped, whether its first and second operand
+     * are partial values, and the factors for first operand, second operand and result (AVG). */
+    void (*inner)(const struct rg_red *r, void *dst, const void *x, const void *y, size_t n);
+    uint32_t x_acc, y_acc, dst_acc;
+    double x_scale, y_scale, dst_scale;
 } rg_red_t;
 
-/* Prepares a reduction: checks the combination (INVALID, NOTSUP: AVG of integers), sets pre and post for n
- * contributors, chooses `run`. */
+/* Prepares a reduction: checks the combination (INVALID, also for a raw result of AVG without FINAL; NOTSUP: AVG of
+ * integers), sets pre and post for n contributors, chooses `run`. */
 rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, uint32_t flags);
 
 /* dst[i] = a[i] op b[i]. dst may equal a or b. Fits rg_reduce_fn: ctx is an rg_red_t. */
 void rg_red_run(const void *ctx, void *dst, const void *a, const void *b, size_t n);
 
-/* dst[i] = a[i], converting raw/acc as flags say (A_ACC, DST_ACC, FINAL); pre and post as above. For one member:
- * raw to raw with FINAL is the identity on every type and operator. */
+/* dst[i] = a[i], converting raw/acc as flags say (A_ACC, DST_ACC, FINAL); pre and post as above. Raw to raw moves the
+ * bytes unchanged (so for one member it is the whole operation, on every type and operator). */
 void rg_red_copy(const rg_red_t *r, void *dst, const void *a, size_t n);
 
 size_t rg_acc_size(rg_dtype_t dtype);

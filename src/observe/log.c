@@ -96,7 +96,7 @@ rg_status_t rg_fail(rg_error_t *err, rg_status_t status, int sys_errno, const ch
     }
     err->status = status;
     err->sys_errno = sys_errno;
-    memcpy(err->text, text, sizeof text);
+    memcpy(err->text, text, strlen(text) + 1);
     errno = saved;
     return status;
 }

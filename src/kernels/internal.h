@@ -1,0 +1,45 @@
+/* internal.h: what the kernel files share: the table of one SIMD level, and the exact meaning of the few operations
+ * where levels could differ (NaN, signed zero, halves). Included by src/kernels only.
+ *
+ * The rules that make all levels give the same bits:
+ *  - SUM and PROD of floats are one IEEE operation in the operand order x, y. When both are NaN the CPU returns the
+ *    first, quieted; compilers may swap operands of a + b, so on x86-64 the instruction is written out.
+ *  - MIN and MAX give the one canonical NaN when either operand is NaN, and order -0 below +0.
+ *  - f16 and bf16 become f32 exactly, and are rounded to nearest even; NaN keeps sign and upper payload, quieted.
+ *  - nothing is contracted to a fused multiply-add (-ffp-contract=off, and the pragma below for clang). */
+#ifndef RG_KERNELS_INTERNAL_H
+#define RG_KERNELS_INTERNAL_H
+
+#include "kernels/kernels.h"
+
+#include <string.h>
+
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+typedef void (*rg_kernel_fn)(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n);
+typedef void (*rg_scale_fn)(void *dst, const void *src, size_t n, double scale);
+
+enum { RG_HALF_F16 = 0, RG_HALF_BF16 = 1 };
+
+/* One SIMD level. half: by kind, operator, and x_acc | y_acc << 1 | dst_acc << 2. */
+typedef struct rg_kernel_table {
+    const char *name;
+    rg_kernel_fn same[RG_DTYPE_COUNT][RG_OP_COUNT]; /* NULL where there is none */
+    rg_kernel_fn half[2][RG_OP_COUNT][8];
+    rg_scale_fn widen[2], narrow[2]; /* half to f32 and back, times scale */
+    rg_scale_fn scale_f32, scale_f64;
+    void (*copy_stream)(void *dst, const void *src, size_t n); /* NULL: memcpy */
+} rg_kernel_table_t;
+
+extern const rg_kernel_table_t rg_kernels_scalar;
+#ifdef __x86_64__
+extern const rg_kernel_table_t rg_kernels_avx2;
+extern const rg_kernel_table_t rg_kernels_avx512;
+#endif
+
+#define RG_CANONICAL_NAN_F32 0x7fc00000u
+#define RG_CANONICAL_NAN_F64 0x7ff8000000000000ull
+
+#endif
