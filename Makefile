@@ -61,6 +61,10 @@ STATIC := $(BUILD)/libregroup.a
 SHARED := $(BUILD)/libregroup.so
 COMMAND := $(if $(TOOL_OBJ),$(BUILD)/regroup)
 
+# V=1 shows whole commands.
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
+
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -80,11 +84,13 @@ $(BUILD)/flags: FORCE
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(LIB_CFLAGS) -c -o $@ $<
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(LIB_CFLAGS) -c -o $@ $<
 
 $(BUILD)/obj/tests/%.o: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(TEST_CFLAGS) -c -o $@ $<
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(TEST_CFLAGS) -c -o $@ $<
 
 # The table of algorithms is made from the folder, so that adding an algorithm is adding a file.
 $(BUILD)/gen/algorithms.c: FORCE
@@ -94,26 +100,31 @@ $(BUILD)/gen/algorithms.c: FORCE
 
 $(BUILD)/obj/gen/algorithms.o: $(BUILD)/gen/algorithms.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(LIB_CFLAGS) -c -o $@ $<
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(LIB_CFLAGS) -c -o $@ $<
 
 # ---- Linking --------------------------------------------------------------------------------------------------------
 # An archive keeps members of deleted files unless it is made anew.
 $(STATIC): $(LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR,$@)
+	$(Q)$(AR) rcs $@ $^
 
 $(SHARED): $(LIB_OBJ) regroup.map
-	$(LINK) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=regroup.map $(if $(SAN),,-Wl,-z,defs) \
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=regroup.map $(if $(SAN),,-Wl,-z,defs) \
 	    -o $@.$(VERSION) $(LIB_OBJ) $(LIBS)
 	@ln -sf $(@F).$(VERSION) $(@D)/$(SONAME)
 	@ln -sf $(SONAME) $@
 
 $(BUILD)/regroup: $(TOOL_OBJ) $(STATIC)
-	$(LINK) -o $@ $(TOOL_OBJ) $(STATIC) $(LIBS)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -o $@ $(TOOL_OBJ) $(STATIC) $(LIBS)
 
 # Examples use nothing but the public interface, so they are linked the way a user's program is.
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(SHARED)
-	$(LINK) -o $@ $< -L$(BUILD) -lregroup -Wl,-rpath,'$$ORIGIN' -lm -pthread
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -o $@ $< -L$(BUILD) -lregroup -Wl,-rpath,'$$ORIGIN' -lm -pthread
 
 .PHONY: optional
 optional:

@@ -421,7 +421,7 @@ static void help(FILE *f) {
     fprintf(f, "Usage: train_bytes [OPTION]... [FILE or FOLDER]...\n"
                "Trains a small byte-level language model, data-parallel over the members of a group.\n"
                "The coordinator is found by RG_COORDINATOR, which `regroup run` sets:\n"
-               "    build/regroup run -n 4 --kill 2@step=40 --join 15s -- build/train_bytes\n"
+               "    build/regroup run -n 4 --kill 2@5s --join 10s -- build/train_bytes --steps 2000\n"
                "Without a FILE it reads the *.c, *.h and *.md files below the current folder.\n\n"
                "  --steps N       steps to train (300)\n"
                "  --batch N       samples of each member and step (64)\n"

@@ -14,16 +14,19 @@ TEST_PROGRAMS := $(TEST_UNIT) $(TEST_SINGLE) $(TEST_DIRS)
 
 $(TEST_UNIT): $(patsubst %.c,$(BUILD)/obj/%.o,$(UNIT_SRC)) $(TESTLIB_OBJ) $(STATIC)
 	@mkdir -p $(@D)
-	$(LINK) -o $@ $^ $(CRITERION_LIBS) $(LIBS)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(CRITERION_LIBS) $(LIBS)
 
 $(TEST_SINGLE): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB_OBJ) $(STATIC)
 	@mkdir -p $(@D)
-	$(LINK) -o $@ $^ $(CRITERION_LIBS) $(LIBS)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(CRITERION_LIBS) $(LIBS)
 
 define dir_program
 $(BUILD)/tests/$(1): $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/$(1)/*.c))) $(TESTLIB_OBJ) $(STATIC)
 	@mkdir -p $$(@D)
-	$$(LINK) -o $$@ $$^ $$(CRITERION_LIBS) $$(LIBS)
+	$$(call say,LINK,$$@)
+	$$(Q)$$(LINK) -o $$@ $$^ $$(CRITERION_LIBS) $$(LIBS)
 endef
 $(foreach d,sim procs,$(if $(wildcard tests/$(d)/*.c),$(eval $(call dir_program,$(d)))))
 

@@ -25,4 +25,4 @@ help:
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
 	@echo 'make format           clang-format 14; make format-check changes nothing'
 	@echo 'make clean            removes the build folders'
-	@echo 'Options: CC=clang-14  BUILD=folder  SAN=asan|tsan'
+	@echo 'Options: CC=clang-14  BUILD=folder  SAN=asan|tsan  V=1'

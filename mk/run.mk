@@ -8,7 +8,8 @@ BENCH := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 
 $(BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STATIC)
 	@mkdir -p $(@D)
-	$(LINK) -o $@ $^ $(LIBS)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS)
 
 .PHONY: demo check-kills bench bench-peers
 demo:
@@ -35,7 +36,8 @@ FUZZ_PROGRAMS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tes
 fuzz-programs: $(FUZZ_PROGRAMS)
 $(FUZZ_PROGRAMS): $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TESTLIB_OBJ) $(STATIC)
 	@mkdir -p $(@D)
-	$(CC) $(subst fuzzer-no-link,fuzzer,$(SAN_FLAGS)) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(subst fuzzer-no-link,fuzzer,$(SAN_FLAGS)) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 fuzz:
 	@command -v $(CLANG) > /dev/null || { echo "fuzz: libFuzzer comes with clang: apt-get install -y clang"; exit 77; }

@@ -8,7 +8,7 @@ log=$build/demo.log
 steps=${STEPS:-300} kill_at=${KILL_AT:-80} join_at=${JOIN_AT:-160}
 echo "demo: 4 peers, SIGKILL to peer 2 after step $kill_at, a newcomer after step $join_at, $steps steps"
 begin=$SECONDS
-timeout -k 5 110 "$build/regroup" run -n 4 --kill "2@step=$kill_at" --join "step=$join_at" -- \
+timeout -k 5 110 "$build/regroup" run -n 4 --kill "2@match=step=$kill_at " --join "match=step=$join_at " -- \
     "$build/train_bytes" --steps "$steps" --batch 256 --hidden 256 . 2>&1 | tee "$log"
 rc=${PIPESTATUS[0]}
 
