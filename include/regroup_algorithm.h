@@ -36,6 +36,7 @@ typedef struct rg_coll_desc {
     uint64_t chunk;      /* elements per pipelined piece; never 0 */
     uint32_t rule_l;     /* 1: end with the DONE barrier */
     uint32_t in_place;   /* 1: IN and OUT are the same memory (schedules must be right either way) */
+    uint32_t rank_order; /* 1: only algorithms that combine x0 op x1 op x2 ... from the left (deterministic) */
 } rg_coll_desc_t;
 
 typedef enum rg_buf { RG_BUF_IN = 0, RG_BUF_OUT = 1, RG_BUF_TMP = 2 } rg_buf_t;
@@ -77,6 +78,7 @@ typedef struct rg_schedule {
     rg_step_t *steps;
     uint32_t *deps;
     uint32_t *send_ord, *recv_ord; /* per peer, used while building */
+    void *scratch;                 /* what rg_sched_scratch() gave; gone when the schedule is built */
     rg_status_t error;             /* first error while building: NOMEM or INVALID */
 } rg_schedule_t;
 
@@ -92,9 +94,30 @@ uint32_t rg_sched_reduce(rg_schedule_t *s, rg_span_t dst, rg_span_t a, rg_span_t
 uint32_t rg_sched_copy(rg_schedule_t *s, rg_span_t dst, rg_span_t a, uint32_t flags, const uint32_t *deps, uint32_t n_deps);
 rg_span_t rg_span(rg_buf_t buf, uint64_t off, uint64_t len);
 
+/* Part `index` of `parts` nearly equal parts of a span, in order; the same on every rank. Long parts start at
+ * multiples of 64 elements from the start of the span, so that no two parts share a cache line; a part may be empty. */
+rg_span_t rg_span_part(rg_span_t whole, uint64_t parts, uint64_t index);
+
+/* How many pieces to pipeline a span of len elements in: pieces of about `chunk` elements, but never so many that the
+ * schedule grows beyond reason, given how many steps a piece costs. At least 1. */
+#define RG_PIECES_MAX 512
+uint32_t rg_sched_pieces(uint64_t len, uint64_t chunk, uint64_t steps_per_piece);
+
+/* n step indexes, all RG_NO_STEP, that live until the schedule is built. NULL after an error (s->error is set). */
+uint32_t *rg_sched_scratch(rg_schedule_t *s, size_t n);
+
+/* Appends a dissemination among all ranks with messages of no length: when the steps that it appended are done, every
+ * rank has finished the steps in deps. One round up to 8 ranks. (Hensgen, Finkel, Manber 1988; radix as in
+ * Bruck et al. 1997.) */
+void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps);
+
 /* Link parameters for cost(): seconds per message, per byte on the wire, per byte reduced; the number of processes
  * that share a core (a hop between processes that do not run at once costs a switch). */
 typedef struct rg_cost_model { double alpha, beta, gamma, sharing; } rg_cost_model_t;
+
+/* The usual sum: `hops` messages one after the other, `messages` that a rank handles in all, `bytes` that it sends,
+ * `reduced` bytes that it reduces. Work is multiplied by sharing. */
+double rg_cost(const rg_cost_model_t *m, double hops, double messages, double bytes, double reduced);
 
 /* One per file algorithms/<kind>_<name>.c, as `const rg_algorithm_t rg_alg_<kind>_<name>`. The build makes the table
  * of all of them from the folder. */

@@ -1,0 +1,189 @@
+/* select.c: which algorithm runs an operation. A pure function of the description and the cost model, which are equal
+ * on all members, so that all choose alike without asking each other. Relies on the table that the build makes from
+ * algorithms/. Must not read the environment, the clock or anything measured on this member alone. */
+#include "sched.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Constants of the cost model ----------------------------------------------------------------------------- */
+
+/* All constants are here. They are seconds, and rough: what matters is where two algorithms cross.
+ * A message between two processes of one host that both run: a system call on each side and the wake-up. */
+#define ALPHA_HOST 5e-6
+/* More when the receiver has to be put on a core first, because there are more processes than cores. */
+#define ALPHA_SWITCH 6e-6
+/* A byte through the loopback device: both copies and the protocol. It is work of the processor, so processes that
+ * share a core share it (the `sharing` factor). */
+#define BETA_HOST 0.35e-9
+/* Between hosts: a switched network of 10 GB/s with a round trip of some 50 us. */
+#define ALPHA_NET 25e-6
+#define BETA_NET 0.1e-9
+/* A byte reduced while it is in cache. */
+#define GAMMA 0.03e-9
+/* The part of alpha that is work of the sender and receiver, and so adds up over the messages that a rank handles, also
+ * when they travel at the same time. */
+#define WORK_OF_ALPHA 0.4
+
+/* What a piece is when an algorithm has no preference. */
+#define CHUNK_DEFAULT 131072u
+
+void rg_cost_model(rg_cost_model_t *m, uint32_t size, uint32_t cores, int one_host) {
+    double sharing = one_host && cores != 0 && size > cores ? (double)size / cores : 1;
+    m->alpha = one_host ? ALPHA_HOST + (sharing > 1 ? ALPHA_SWITCH : 0) : ALPHA_NET;
+    m->beta = one_host ? BETA_HOST : BETA_NET;
+    m->gamma = GAMMA;
+    m->sharing = sharing;
+}
+
+double rg_cost(const rg_cost_model_t *m, double hops, double messages, double bytes, double reduced) {
+    double sharing = m->sharing > 1 ? m->sharing : 1;
+    double work = messages * m->alpha * WORK_OF_ALPHA + bytes * m->beta + reduced * m->gamma;
+    return hops * m->alpha + sharing * work;
+}
+
+/* ---- The caller's choice --------------------------------------------------------------------------------------- */
+
+static const char *const kind_names[RG_KIND_COUNT] = { "all_reduce", "broadcast", "barrier" };
+
+typedef struct text {
+    char *buf;
+    size_t cap, len;
+} text_t;
+
+__attribute__((format(printf, 2, 3))) static void say(text_t *t, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    size_t room = t->len < t->cap ? t->cap - t->len : 0;
+    int n = vsnprintf(room ? t->buf + t->len : NULL, room, fmt, ap);
+    va_end(ap);
+    if (n > 0) t->len += (size_t)n;
+}
+
+static void say_names(text_t *t, rg_kind_t kind) {
+    const char *comma = "";
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++)
+        if ((*a)->kind == kind) {
+            say(t, "%s%s", comma, (*a)->name);
+            comma = ", ";
+        }
+}
+
+static void say_all(text_t *t) {
+    for (int k = 0; k < RG_KIND_COUNT; k++) {
+        say(t, "%s%s: ", k == 0 ? "" : "; ", kind_names[k]);
+        say_names(t, (rg_kind_t)k);
+    }
+}
+
+static int same(const char *name, const char *s, size_t len) {
+    return strlen(name) == len && memcmp(name, s, len) == 0;
+}
+
+static const rg_algorithm_t *find(int kind, const char *name, size_t len) {
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++)
+        if ((int)(*a)->kind == kind && same((*a)->name, name, len)) return *a;
+    return NULL;
+}
+
+/* One item, "kind=name" or "name". Sets *found when it speaks of `kind`. Returns 0 with text when it names nothing. */
+static int parse_item(const char *item, size_t len, rg_kind_t kind, const rg_algorithm_t **found, text_t *t) {
+    const char *eq = memchr(item, '=', len);
+    int known = 0;
+    if (eq == NULL) {
+        for (int k = 0; k < RG_KIND_COUNT; k++) {
+            const rg_algorithm_t *a = find(k, item, len);
+            known |= a != NULL;
+            if (a != NULL && k == (int)kind) *found = a;
+        }
+        if (!known) {
+            say(t, "algorithm: there is no '%.*s'; there are ", (int)len, item);
+            say_all(t);
+        }
+        return known;
+    }
+    size_t left = (size_t)(eq - item), right = len - left - 1;
+    for (int k = 0; k < RG_KIND_COUNT; k++) {
+        if (!same(kind_names[k], item, left)) continue;
+        const rg_algorithm_t *a = find(k, eq + 1, right);
+        if (a == NULL) {
+            say(t, "algorithm: %s has no '%.*s'; it has ", kind_names[k], (int)right, eq + 1);
+            say_names(t, (rg_kind_t)k);
+            return 0;
+        }
+        if (k == (int)kind) *found = a;
+        return 1;
+    }
+    say(t,
+        "algorithm: '%.*s' is no operation; expected all_reduce=NAME, broadcast=NAME, barrier=NAME or a NAME alone, "
+        "separated by commas. There are ",
+        (int)left, item);
+    say_all(t);
+    return 0;
+}
+
+/* The whole list is checked, whatever the kind, so that a mistake shows at the first operation. */
+static int parse(const char *list, rg_kind_t kind, const rg_algorithm_t **found, text_t *t) {
+    while (*list != 0) {
+        size_t len = strcspn(list, ",");
+        const char *item = list;
+        size_t n = len;
+        while (n != 0 && (*item == ' ' || *item == '\t')) item++, n--;
+        while (n != 0 && (item[n - 1] == ' ' || item[n - 1] == '\t')) n--;
+        if (n != 0 && !parse_item(item, n, kind, found, t)) return 0;
+        list += len;
+        if (*list == ',') list++;
+    }
+    return 1;
+}
+
+/* ---- Choice ------------------------------------------------------------------------------------------------------ */
+
+static void set_chunk(rg_coll_desc_t *d, const rg_algorithm_t *a, uint32_t chunk_bytes) {
+    uint64_t elem = d->elem_size == 0 ? 1 : d->elem_size;
+    if (chunk_bytes != 0) d->chunk = chunk_bytes / elem;
+    else d->chunk = a->chunk != NULL && d->size > 0 ? a->chunk(d) : CHUNK_DEFAULT / elem;
+    if (d->chunk == 0) d->chunk = 1;
+}
+
+static int applies(const rg_algorithm_t *a, const rg_coll_desc_t *d) {
+    return a->kind == d->kind && (a->applies == NULL || a->applies(d));
+}
+
+const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *m, const char *forced,
+                                      uint32_t chunk_bytes, char *text, size_t cap) {
+    text_t t = { text, cap, 0 };
+    if (cap != 0) text[0] = 0;
+    const rg_algorithm_t *best = NULL;
+    if (forced != NULL && !parse(forced, d->kind, &best, &t)) return NULL;
+    if (best != NULL && !applies(best, d)) {
+        say(&t,
+            "algorithm: %s=%s was asked for, but it cannot do %llu elements of %u bytes on %u members%s; ask for "
+            "another of ",
+            kind_names[d->kind], best->name, (unsigned long long)d->count, d->elem_size, d->size,
+            d->rank_order ? " in rank order" : "");
+        say_names(&t, d->kind);
+        say(&t, ", or for none");
+        return NULL;
+    }
+    if (best != NULL) {
+        set_chunk(d, best, chunk_bytes);
+        return best;
+    }
+    double least = 0;
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
+        if (!applies(*a, d)) continue;
+        rg_coll_desc_t with = *d;
+        set_chunk(&with, *a, chunk_bytes);
+        double cost = (*a)->cost(&with, m);
+        /* A tie goes to the first of the table, which is sorted by name. */
+        if (best == NULL || cost < least) {
+            best = *a;
+            least = cost;
+            d->chunk = with.chunk;
+        }
+    }
+    if (best == NULL) say(&t, "algorithm: none can do this operation");
+    return best;
+}
