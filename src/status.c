@@ -23,7 +23,8 @@ static const status_row_t status_rows[] = {
 
 static const status_row_t *status_find(rg_status_t status)
 {
-    static const status_row_t unknown = { 0, "RG_?", "unknown status", "check that header and library are the same version" };
+    static const status_row_t unknown = { 0, "RG_?", "unknown status",
+                                          "check that header and library are the same version" };
     for (size_t i = 0; i < sizeof status_rows / sizeof status_rows[0]; i++)
         if (status_rows[i].value == (int)status)
             return &status_rows[i];

@@ -105,7 +105,8 @@ OP V mul8(V x, V y)
 /* AVX2 has no 64-bit product, minimum or maximum. x*y mod 2^64 = lo*lo + 2^32 * (hi*lo + lo*hi). */
 OP V mul64(V x, V y)
 {
-    V cross = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(x, 32), y), _mm256_mul_epu32(x, _mm256_srli_epi64(y, 32)));
+    V left = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), y), right = _mm256_mul_epu32(x, _mm256_srli_epi64(y, 32));
+    V cross = _mm256_add_epi64(left, right);
     return _mm256_add_epi64(_mm256_mul_epu32(x, y), _mm256_slli_epi64(cross, 32));
 }
 

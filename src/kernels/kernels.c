@@ -140,7 +140,7 @@ rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, u
     r->x_scale = r->x_acc ? 1 : r->pre;
     r->y_scale = r->y_acc ? 1 : r->pre;
     r->dst_scale = flags & RG_RED_FINAL ? r->post : 1;
-    /* Multiplying a sum by 1 changes no bit, so a group of one and the inner steps of a power of two take the short way. */
+    /* Multiplying a sum by 1 changes no bit, so a group of one and the later steps of others take the short way. */
     rg_op_t use = op == RG_AVG && r->x_scale == 1 && r->y_scale == 1 && r->dst_scale == 1 ? RG_SUM : op;
     const rg_kernel_table_t *t = table();
     r->inner = is_half(dtype) ? t->half[dtype == RG_BF16][use][r->x_acc | r->y_acc << 1 | r->dst_acc << 2]

@@ -45,7 +45,8 @@ rg_status_t rg_log_init(rg_log_t *log, rg_log_level_t level, rg_log_fn fn, void 
     const char *text = getenv("RG_LOG");
     *log = (rg_log_t){ RG_LOG_NONE, NULL, NULL };
     if ((unsigned)level > RG_LOG_DEBUG)
-        return rg_fail(err, RG_ERR_INVALID, 0, "log_level is %d: expected RG_LOG_NONE to RG_LOG_DEBUG (0 to 4)", (int)level);
+        return rg_fail(err, RG_ERR_INVALID, 0, "log_level is %d: expected RG_LOG_NONE to RG_LOG_DEBUG (0 to 4)",
+                       (int)level);
     if (text && *text && !level_parse(text, &asked))
         return rg_fail(err, RG_ERR_INVALID, 0, "RG_LOG is \"%.64s\": expected none, error, warn, info or debug", text);
     /* Standard error is used only because the variable asked, never because the program set a level alone. */
