@@ -25,11 +25,11 @@
 
 #define CO_FIRST_FRAME_MAX 4096u
 #define CO_FIRST_FRAME_NS 5000000000ull
-#define CO_STRANGERS 256u           /* connections that have not named a group, or are being closed */
-#define CO_QUEUE_MAX (4u << 20)     /* unsent bytes of a member; one that reads less is closed */
-#define CO_ACCEPT_BATCH 32          /* so that a flood of connections does not starve those that talk */
+#define CO_STRANGERS 256u       /* connections that have not named a group, or are being closed */
+#define CO_QUEUE_MAX (4u << 20) /* unsent bytes of a member; one that reads less is closed */
+#define CO_ACCEPT_BATCH 32      /* so that a flood of connections does not starve those that talk */
 #define CO_ACCEPT_PAUSE_NS 100000000ull
-#define CO_SLOTS 65536u             /* connection ids are sequence << 16 | slot */
+#define CO_SLOTS 65536u /* connection ids are sequence << 16 | slot */
 #define CO_STATUS_MAX (64u << 20)
 static const char co_status_word[8] = { 'R', 'G', 'S', 'T', 'A', 'T', 'U', 'S' };
 
@@ -45,13 +45,13 @@ struct co_conn {
     rg_coordinator_t *co;
     int fd;
     uint64_t id;
-    struct co_group *group;          /* NULL: a stranger, a status client, or given up */
+    struct co_group *group; /* NULL: a stranger, a status client, or given up */
     uint8_t *in, *out;
     size_t in_len, in_cap, out_off, out_len, out_cap;
-    int closing;                     /* nothing is read any more; closed when `out` is sent */
-    int doomed, closed;              /* on the list of connections to close; uv_close() was called */
-    uint64_t expires_ns;             /* while on the expiring list */
-    struct co_conn *prev, *next;     /* expiring list, oldest first */
+    int closing;                 /* nothing is read any more; closed when `out` is sent */
+    int doomed, closed;          /* on the list of connections to close; uv_close() was called */
+    uint64_t expires_ns;         /* while on the expiring list */
+    struct co_conn *prev, *next; /* expiring list, oldest first */
     struct co_conn *doomed_next;
 };
 
@@ -62,7 +62,7 @@ struct rg_coordinator {
     uv_async_t wake;
     pthread_t thread;
     int listen_fd, stopping;
-    uint64_t resume_ns;              /* accepting is paused until then; 0: it is not */
+    uint64_t resume_ns; /* accepting is paused until then; 0: it is not */
     char address[96];
     rg_log_t log;
     uint32_t max_members, max_groups, heartbeat_ms;
@@ -71,15 +71,14 @@ struct rg_coordinator {
     uint32_t n_groups;
     struct co_conn **slots;
     uint32_t next_slot, n_conns;
-    struct co_conn *first, *last;    /* expiring */
+    struct co_conn *first, *last; /* expiring */
     uint32_t n_expiring;
     struct co_conn *doomed;
 };
 
 /* ---- Connections ----------------------------------------------------------------------------------------------- */
 
-static void co_expiring_add(rg_coordinator_t *co, struct co_conn *c)
-{
+static void co_expiring_add(rg_coordinator_t *co, struct co_conn *c) {
     c->expires_ns = rg_os_now_ns() + CO_FIRST_FRAME_NS;
     c->prev = co->last;
     c->next = NULL;
@@ -89,8 +88,7 @@ static void co_expiring_add(rg_coordinator_t *co, struct co_conn *c)
     co->n_expiring++;
 }
 
-static void co_expiring_remove(rg_coordinator_t *co, struct co_conn *c)
-{
+static void co_expiring_remove(rg_coordinator_t *co, struct co_conn *c) {
     if (!c->expires_ns) return;
     if (c->prev) c->prev->next = c->next;
     else co->first = c->next;
@@ -103,16 +101,14 @@ static void co_expiring_remove(rg_coordinator_t *co, struct co_conn *c)
 
 /* Closing is put off until the present event has been dealt with: a core that is handing out actions must not be
  * entered again. */
-static void co_doom(struct co_conn *c)
-{
+static void co_doom(struct co_conn *c) {
     if (c->doomed) return;
     c->doomed = 1;
     c->doomed_next = c->co->doomed;
     c->co->doomed = c;
 }
 
-static void co_conn_freed(uv_handle_t *h)
-{
+static void co_conn_freed(uv_handle_t *h) {
     struct co_conn *c = h->data;
     close(c->fd);
     free(c->in);
@@ -120,8 +116,7 @@ static void co_conn_freed(uv_handle_t *h)
     free(c);
 }
 
-static void co_conn_close(struct co_conn *c)
-{
+static void co_conn_close(struct co_conn *c) {
     if (c->closed) return;
     c->closed = 1;
     co_expiring_remove(c->co, c);
@@ -133,14 +128,12 @@ static void co_conn_close(struct co_conn *c)
 
 static void co_on_conn(uv_poll_t *h, int status, int events);
 
-static void co_watch(struct co_conn *c)
-{
+static void co_watch(struct co_conn *c) {
     int events = (c->closing ? UV_DISCONNECT : UV_READABLE) | (c->out_len > c->out_off ? UV_WRITABLE : 0);
     if (uv_poll_start(&c->poll, events, co_on_conn)) co_doom(c);
 }
 
-static void co_flush(struct co_conn *c)
-{
+static void co_flush(struct co_conn *c) {
     while (c->out_off < c->out_len) {
         ssize_t n = send(c->fd, c->out + c->out_off, c->out_len - c->out_off, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
@@ -161,8 +154,7 @@ static void co_flush(struct co_conn *c)
     co_watch(c);
 }
 
-static void co_send(struct co_conn *c, const uint8_t *bytes, size_t len, size_t queue_max)
-{
+static void co_send(struct co_conn *c, const uint8_t *bytes, size_t len, size_t queue_max) {
     uint8_t head[4] = { (uint8_t)len, (uint8_t)(len >> 8), (uint8_t)(len >> 16), (uint8_t)(len >> 24) };
     if (c->doomed || c->closing) return;
     if (c->out_off) {
@@ -193,8 +185,7 @@ static void co_send(struct co_conn *c, const uint8_t *bytes, size_t len, size_t 
 }
 
 /* No more input; what is queued is still sent, for as long as a stranger would be given. */
-static void co_finish(struct co_conn *c)
-{
+static void co_finish(struct co_conn *c) {
     if (c->closing || c->doomed) return;
     c->closing = 1;
     co_expiring_remove(c->co, c);
@@ -202,16 +193,14 @@ static void co_finish(struct co_conn *c)
     co_flush(c);
 }
 
-static struct co_conn *co_find(rg_coordinator_t *co, uint64_t id)
-{
+static struct co_conn *co_find(rg_coordinator_t *co, uint64_t id) {
     struct co_conn *c = co->slots[id & (CO_SLOTS - 1)];
     return c && c->id == id ? c : NULL;
 }
 
 /* ---- Groups ---------------------------------------------------------------------------------------------------- */
 
-static void co_step(rg_coordinator_t *co, struct co_group *g, rg_coord_event_t *ev)
-{
+static void co_step(rg_coordinator_t *co, struct co_group *g, rg_coord_event_t *ev) {
     rg_coord_action_t a;
     if (g->ended) return;
     ev->now_ns = rg_os_now_ns();
@@ -229,23 +218,23 @@ static void co_step(rg_coordinator_t *co, struct co_group *g, rg_coord_event_t *
     if (status == RG_ERR_BUG) g->ended = 1;
 }
 
-static void co_group_free(struct co_group *g)
-{
+static void co_group_free(struct co_group *g) {
     if (!g) return;
     free(g->core);
     free(g);
 }
 
 /* The group of that name, made when it is new. NULL: no room or no memory, the connection is closed. */
-static struct co_group *co_group_get(rg_coordinator_t *co, const char *name)
-{
-    rg_coord_params_t p = { .max_members = co->max_members, .heartbeat_ns = co->heartbeat_ms * 1000000ull, .id = co->owner };
+static struct co_group *co_group_get(rg_coordinator_t *co, const char *name) {
+    rg_coord_params_t p = { .max_members = co->max_members,
+                            .heartbeat_ns = co->heartbeat_ms * 1000000ull,
+                            .id = co->owner };
     struct co_group *g;
     for (uint32_t i = 0; i < co->n_groups; i++)
         if (!strcmp(co->groups[i]->name, name) && !co->groups[i]->ended) return co->groups[i];
     if (co->n_groups == co->max_groups) {
-        RG_LOGF(&co->log, RG_LOG_WARN, "coordinator: group %s refused: there are %u groups already (RG_MAX_GROUPS)", name,
-                co->max_groups);
+        RG_LOGF(&co->log, RG_LOG_WARN, "coordinator: group %s refused: there are %u groups already (RG_MAX_GROUPS)",
+                name, co->max_groups);
         return NULL;
     }
     g = calloc(1, sizeof *g);
@@ -263,8 +252,7 @@ static struct co_group *co_group_get(rg_coordinator_t *co, const char *name)
 }
 
 /* A group that nobody belongs to is forgotten with whatever connections it still has. */
-static void co_forget_empty(rg_coordinator_t *co)
-{
+static void co_forget_empty(rg_coordinator_t *co) {
     for (uint32_t i = 0; i < co->n_groups;) {
         struct co_group *g = co->groups[i];
         if (!g->ended && rg_coord_population(g->core)) {
@@ -286,8 +274,7 @@ static void co_forget_empty(rg_coordinator_t *co)
 
 /* Ends every event: closes what must be closed, tells the cores, forgets groups, sets the timer. */
 static void co_on_timer(uv_timer_t *t);
-static void co_settle(rg_coordinator_t *co)
-{
+static void co_settle(rg_coordinator_t *co) {
     uint64_t next = UINT64_MAX, now;
     do {
         while (co->doomed) {
@@ -319,37 +306,38 @@ static void co_settle(rg_coordinator_t *co)
 
 /* ---- The roll -------------------------------------------------------------------------------------------------- */
 
-static json_t *co_row_json(rg_coordinator_t *co, const rg_roll_row_t *r)
-{
+static json_t *co_row_json(rg_coordinator_t *co, const rg_roll_row_t *r) {
     struct sockaddr_storage ss;
     socklen_t len = sizeof ss;
     char identity[33], address[96] = "";
     struct co_conn *c = co_find(co, r->conn);
     for (int i = 0; i < 16; i++) snprintf(identity + 2 * i, 3, "%02x", r->identity[i]);
-    if (c && !getpeername(c->fd, (struct sockaddr *)&ss, &len)) rg_os_addr_text((struct sockaddr *)&ss, address, sizeof address);
+    if (c && !getpeername(c->fd, (struct sockaddr *)&ss, &len))
+        rg_os_addr_text((struct sockaddr *)&ss, address, sizeof address);
     json_t *label = json_string(r->label); /* NULL when it is no UTF-8 */
-    return json_pack("{s:i s:s s:I s:s s:o s:s s:I s:I s:I s:I s:I s:I s:f s:b}", "rank", r->candidate ? -1 : (int)r->rank,
-                     "state", r->candidate ? "candidate" : r->suspected ? "suspected" : "member", "id", (json_int_t)r->id,
-                     "identity", identity, "label", label ? label : json_string("?"), "address", address, "pid",
-                     (json_int_t)r->pid, "first_boundary", (json_int_t)r->first_gen, "boundary", (json_int_t)r->boundary,
-                     "operations", (json_int_t)r->operations, "bytes_sent", (json_int_t)r->bytes_sent, "bytes_received",
-                     (json_int_t)r->bytes_received, "heartbeat_age_ms", (double)r->heartbeat_age_ns / 1e6, "connected",
-                     c != NULL);
+    return json_pack(
+        "{s:i s:s s:I s:s s:o s:s s:I s:I s:I s:I s:I s:I s:f s:b}", "rank", r->candidate ? -1 : (int)r->rank, "state",
+        r->candidate   ? "candidate"
+        : r->suspected ? "suspected"
+                       : "member",
+        "id", (json_int_t)r->id, "identity", identity, "label", label ? label : json_string("?"), "address", address,
+        "pid", (json_int_t)r->pid, "first_boundary", (json_int_t)r->first_gen, "boundary", (json_int_t)r->boundary,
+        "operations", (json_int_t)r->operations, "bytes_sent", (json_int_t)r->bytes_sent, "bytes_received",
+        (json_int_t)r->bytes_received, "heartbeat_age_ms", (double)r->heartbeat_age_ns / 1e6, "connected", c != NULL);
 }
 
-static json_t *co_group_json(rg_coordinator_t *co, struct co_group *g, rg_roll_row_t *rows, uint32_t cap)
-{
+static json_t *co_group_json(rg_coordinator_t *co, struct co_group *g, rg_roll_row_t *rows, uint32_t cap) {
     uint64_t epoch = 0;
     uint32_t n = rg_coord_roll(g->core, rg_os_now_ns(), rows, cap, &epoch);
     json_t *members = json_array();
     if (n > cap) n = cap;
     for (uint32_t i = 0; i < n; i++) json_array_append_new(members, co_row_json(co, &rows[i]));
     json_t *name = json_string(g->name);
-    return json_pack("{s:o s:I s:o}", "name", name ? name : json_string("?"), "epoch", (json_int_t)epoch, "members", members);
+    return json_pack("{s:o s:I s:o}", "name", name ? name : json_string("?"), "epoch", (json_int_t)epoch, "members",
+                     members);
 }
 
-static void co_answer_status(struct co_conn *c)
-{
+static void co_answer_status(struct co_conn *c) {
     rg_coordinator_t *co = c->co;
     uint32_t cap = 0;
     json_t *groups = json_array(), *all;
@@ -372,8 +360,7 @@ static void co_answer_status(struct co_conn *c)
 
 /* ---- Input ----------------------------------------------------------------------------------------------------- */
 
-static void co_first_frame(struct co_conn *c, const uint8_t *bytes, size_t len)
-{
+static void co_first_frame(struct co_conn *c, const uint8_t *bytes, size_t len) {
     char name[RG_CORE_NAME_MAX];
     if (len >= sizeof co_status_word && !memcmp(bytes, co_status_word, sizeof co_status_word)) {
         co_answer_status(c);
@@ -390,8 +377,7 @@ static void co_first_frame(struct co_conn *c, const uint8_t *bytes, size_t len)
 }
 
 /* Takes whole frames off the input. Returns 0 when the connection is not to be read any more. */
-static int co_frames(struct co_conn *c)
-{
+static int co_frames(struct co_conn *c) {
     size_t at = 0;
     while (c->in_len - at >= 4) {
         const uint8_t *h = c->in + at;
@@ -425,8 +411,7 @@ static int co_frames(struct co_conn *c)
     return 1;
 }
 
-static void co_read(struct co_conn *c)
-{
+static void co_read(struct co_conn *c) {
     for (int turn = 0; turn < 8; turn++) { /* others want their turn too */
         ssize_t n = recv(c->fd, c->in + c->in_len, c->in_cap - c->in_len, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
@@ -440,8 +425,7 @@ static void co_read(struct co_conn *c)
     }
 }
 
-static void co_on_conn(uv_poll_t *h, int status, int events)
-{
+static void co_on_conn(uv_poll_t *h, int status, int events) {
     struct co_conn *c = h->data;
     rg_coordinator_t *co = c->co;
     if (c->closed) return;
@@ -454,15 +438,13 @@ static void co_on_conn(uv_poll_t *h, int status, int events)
 
 /* ---- Accepting ------------------------------------------------------------------------------------------------- */
 
-static int co_slot(rg_coordinator_t *co)
-{
+static int co_slot(rg_coordinator_t *co) {
     for (uint32_t s = 0; s < co->next_slot; s++)
         if (!co->slots[s]) return (int)s;
     return co->next_slot < CO_SLOTS ? (int)co->next_slot++ : -1;
 }
 
-static void co_accepted(rg_coordinator_t *co, int fd)
-{
+static void co_accepted(rg_coordinator_t *co, int fd) {
     int on = 1, slot = co_slot(co);
     struct co_conn *c = slot < 0 ? NULL : calloc(1, sizeof *c);
     if (c) c->in = malloc(CO_FIRST_FRAME_MAX + 4);
@@ -486,8 +468,7 @@ static void co_accepted(rg_coordinator_t *co, int fd)
     co_watch(c);
 }
 
-static void co_on_listener(uv_poll_t *h, int status, int events)
-{
+static void co_on_listener(uv_poll_t *h, int status, int events) {
     rg_coordinator_t *co = h->data;
     (void)status;
     (void)events;
@@ -511,8 +492,7 @@ static void co_on_listener(uv_poll_t *h, int status, int events)
     co_settle(co);
 }
 
-static void co_on_timer(uv_timer_t *t)
-{
+static void co_on_timer(uv_timer_t *t) {
     rg_coordinator_t *co = t->data;
     uint64_t now = rg_os_now_ns();
     for (struct co_conn *c = co->first; c && c->expires_ns <= now; c = c->next) co_doom(c);
@@ -529,8 +509,7 @@ static void co_on_timer(uv_timer_t *t)
 
 /* ---- Life ------------------------------------------------------------------------------------------------------ */
 
-static void co_on_wake(uv_async_t *w)
-{
+static void co_on_wake(uv_async_t *w) {
     rg_coordinator_t *co = w->data;
     if (co->stopping) return;
     co->stopping = 1;
@@ -544,15 +523,13 @@ static void co_on_wake(uv_async_t *w)
     uv_close((uv_handle_t *)&co->wake, NULL);
 }
 
-static void *co_main(void *arg)
-{
+static void *co_main(void *arg) {
     rg_coordinator_t *co = arg;
     uv_run(&co->loop, UV_RUN_DEFAULT);
     return NULL;
 }
 
-static void co_free(rg_coordinator_t *co)
-{
+static void co_free(rg_coordinator_t *co) {
     if (co->listen_fd >= 0) close(co->listen_fd);
     for (uint32_t i = 0; i < co->n_groups; i++) co_group_free(co->groups[i]);
     free(co->groups);
@@ -560,8 +537,8 @@ static void co_free(rg_coordinator_t *co)
     free(co);
 }
 
-static rg_status_t co_number(const char *name, uint32_t given, uint32_t fallback, uint32_t max, uint32_t *out, rg_error_t *err)
-{
+static rg_status_t co_number(const char *name, uint32_t given, uint32_t fallback, uint32_t max, uint32_t *out,
+                             rg_error_t *err) {
     const char *text = given ? NULL : getenv(name);
     char *end;
     *out = given ? given : fallback;
@@ -577,23 +554,24 @@ static rg_status_t co_number(const char *name, uint32_t given, uint32_t fallback
 }
 
 /* The caller's structure in the size it knows, as the house rule D3 says. */
-static rg_status_t co_config(const rg_coordinator_config_t *in, rg_coordinator_config_t *out, rg_error_t *err)
-{
+static rg_status_t co_config(const rg_coordinator_config_t *in, rg_coordinator_config_t *out, rg_error_t *err) {
     rg_coordinator_config_t init = RG_COORDINATOR_CONFIG_INIT;
     *out = init;
     if (!in) return RG_OK;
     if (in->struct_size < offsetof(rg_coordinator_config_t, log_user) + sizeof in->log_user)
-        return rg_fail(err, RG_ERR_INVALID, 0, "rg_coordinator_config_t: struct_size %zu is too small: use RG_COORDINATOR_CONFIG_INIT",
+        return rg_fail(err, RG_ERR_INVALID, 0,
+                       "rg_coordinator_config_t: struct_size %zu is too small: use RG_COORDINATOR_CONFIG_INIT",
                        in->struct_size);
     for (size_t i = sizeof *out; i < in->struct_size; i++)
         if (((const char *)in)[i])
-            return rg_fail(err, RG_ERR_NOTSUP, 0, "rg_coordinator_config_t: a field is set that this version (%s) does not know", rg_version());
+            return rg_fail(err, RG_ERR_NOTSUP, 0,
+                           "rg_coordinator_config_t: a field is set that this version (%s) does not know",
+                           rg_version());
     memcpy(out, in, sizeof *out);
     return RG_OK;
 }
 
-static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t *err)
-{
+static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t *err) {
     struct sockaddr_storage addrs[8], bound;
     int n = rg_os_resolve(text, addrs, 8, err), fd = -1;
     if (n < 0) return (rg_status_t)n;
@@ -609,8 +587,7 @@ static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t 
 }
 
 /* The thread takes no signals: they belong to the program. */
-static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err)
-{
+static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err) {
     sigset_t all, old;
     int rc = uv_loop_init(&co->loop);
     if (rc) return rg_fail(err, RG_ERR_SYSTEM, -rc, "coordinator: event loop: %s", uv_strerror(rc));
@@ -632,8 +609,7 @@ static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err)
     return rg_fail(err, RG_ERR_SYSTEM, -rc, "coordinator: cannot start its thread: %s", strerror(-rc));
 }
 
-rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coordinator_t **out, rg_error_t *err)
-{
+rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coordinator_t **out, rg_error_t *err) {
     rg_coordinator_config_t c;
     rg_status_t status;
     const char *env = getenv("RG_COORDINATOR_LISTEN");
@@ -667,13 +643,11 @@ fail:
     return status;
 }
 
-const char *rg_coordinator_address(const rg_coordinator_t *coordinator)
-{
+const char *rg_coordinator_address(const rg_coordinator_t *coordinator) {
     return coordinator ? coordinator->address : "";
 }
 
-void rg_coordinator_stop(rg_coordinator_t *co)
-{
+void rg_coordinator_stop(rg_coordinator_t *co) {
     if (!co) return;
     uv_async_send(&co->wake);
     pthread_join(co->thread, NULL);
@@ -684,20 +658,20 @@ void rg_coordinator_stop(rg_coordinator_t *co)
 /* ---- Asking a coordinator -------------------------------------------------------------------------------------- */
 
 /* Waits until fd is ready; 0, or a negative status. */
-static rg_status_t co_ask_wait(int fd, short events, uint64_t deadline, const char *address, rg_error_t *err)
-{
+static rg_status_t co_ask_wait(int fd, short events, uint64_t deadline, const char *address, rg_error_t *err) {
     for (;;) {
         uint64_t now = rg_os_now_ns();
         struct pollfd p = { .fd = fd, .events = events };
         if (now >= deadline) return rg_fail(err, RG_ERR_TIMEOUT, 0, "status of %s: no answer in time", address);
         int rc = poll(&p, 1, (int)((deadline - now) / 1000000 + 1));
         if (rc > 0) return RG_OK;
-        if (rc < 0 && errno != EINTR) return rg_fail(err, RG_ERR_SYSTEM, errno, "status of %s: poll: %s", address, strerror(errno));
+        if (rc < 0 && errno != EINTR)
+            return rg_fail(err, RG_ERR_SYSTEM, errno, "status of %s: poll: %s", address, strerror(errno));
     }
 }
 
-static rg_status_t co_ask_move(int fd, uint8_t *buf, size_t len, int out, uint64_t deadline, const char *address, rg_error_t *err)
-{
+static rg_status_t co_ask_move(int fd, uint8_t *buf, size_t len, int out, uint64_t deadline, const char *address,
+                               rg_error_t *err) {
     while (len) {
         ssize_t n = out ? send(fd, buf, len, MSG_NOSIGNAL) : recv(fd, buf, len, 0);
         if (n > 0) {
@@ -707,15 +681,15 @@ static rg_status_t co_ask_move(int fd, uint8_t *buf, size_t len, int out, uint64
             rg_status_t status = co_ask_wait(fd, out ? POLLOUT : POLLIN, deadline, address, err);
             if (status) return status;
         } else if (n == 0 || errno != EINTR) {
-            return rg_fail(err, RG_ERR_COORDINATOR, n ? errno : 0, "status of %s: %s (is a coordinator listening there?)", address,
+            return rg_fail(err, RG_ERR_COORDINATOR, n ? errno : 0,
+                           "status of %s: %s (is a coordinator listening there?)", address,
                            n ? strerror(errno) : "the connection was closed");
         }
     }
     return RG_OK;
 }
 
-static rg_status_t co_ask(int fd, uint64_t deadline, const char *address, char **json, rg_error_t *err)
-{
+static rg_status_t co_ask(int fd, uint64_t deadline, const char *address, char **json, rg_error_t *err) {
     uint8_t h[4], ask[4 + sizeof co_status_word] = { sizeof co_status_word, 0, 0, 0 };
     rg_status_t status = co_ask_wait(fd, POLLOUT, deadline, address, err);
     memcpy(ask + 4, co_status_word, sizeof co_status_word);
@@ -723,7 +697,8 @@ static rg_status_t co_ask(int fd, uint64_t deadline, const char *address, char *
     if (!status) status = co_ask_move(fd, h, sizeof h, 0, deadline, address, err);
     if (status) return status;
     size_t len = h[0] | (size_t)h[1] << 8 | (size_t)h[2] << 16 | (size_t)h[3] << 24;
-    if (!len || len > CO_STATUS_MAX) return rg_fail(err, RG_ERR_PROTOCOL, 0, "status of %s: what answers there is no coordinator", address);
+    if (!len || len > CO_STATUS_MAX)
+        return rg_fail(err, RG_ERR_PROTOCOL, 0, "status of %s: what answers there is no coordinator", address);
     char *text = malloc(len + 1);
     if (!text) return rg_fail(err, RG_ERR_NOMEM, 0, "status of %s: out of memory", address);
     status = co_ask_move(fd, (uint8_t *)text, len, 0, deadline, address, err);
@@ -733,8 +708,7 @@ static rg_status_t co_ask(int fd, uint64_t deadline, const char *address, char *
     return status;
 }
 
-rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err)
-{
+rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err) {
     struct sockaddr_storage addrs[8];
     uint64_t deadline = rg_os_now_ns() + (timeout_ms ? timeout_ms : 5000) * 1000000ull;
     rg_status_t status = RG_ERR_COORDINATOR;

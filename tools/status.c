@@ -1,0 +1,103 @@
+/* status.c: `regroup status`: asks a coordinator for its roll and prints it as a table or as the JSON it came as. It
+ * relies on the JSON that rg_coordinator_status() documents in docs/regroup-command.md, and changes nothing. */
+#include "tool.h"
+
+#include <getopt.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char status_help[] =
+    "usage: regroup status [ADDRESS] [--json] [--timeout S]\n"
+    "\n"
+    "Shows the groups of the coordinator at ADDRESS (\"host:port\", \"[v6]:port\"; RG_COORDINATOR when not given): "
+    "for\n"
+    "every member its rank, identity, label, address, boundary, bytes moved and the age of its last heartbeat.\n"
+    "\n"
+    "  -j, --json        the roll as JSON\n"
+    "  -t, --timeout S   how long to wait (5)\n"
+    "  -h, --help        this text\n"
+    "\n"
+    "Exit code: 0 success, 1 the coordinator does not answer, 2 wrong usage.\n"
+    "\n"
+    "example:\n"
+    "  regroup status 10.0.0.1:7000\n";
+
+static json_int_t status_int(json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
+
+static const char *status_text(json_t *o, const char *key) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "?";
+}
+
+static void status_bytes(char *buf, size_t cap, json_int_t bytes) {
+    static const char *const unit[] = { "B", "KB", "MB", "GB", "TB" };
+    double v = (double)bytes;
+    int u = 0;
+    while (v >= 9999.5 && u < 4) {
+        v /= 1000;
+        u++;
+    }
+    snprintf(buf, cap, "%.0f %s", v, unit[u]);
+}
+
+static void status_table(json_t *all) {
+    size_t i, k;
+    json_t *group, *m;
+    json_array_foreach(json_object_get(all, "groups"), i, group) {
+        json_t *members = json_object_get(group, "members");
+        printf("group %s: %zu members, epoch %lld\n", status_text(group, "name"), json_array_size(members),
+               (long long)status_int(group, "epoch"));
+        printf("%5s %-10s %-9s %-16s %-22s %8s %8s %10s %10s %10s\n", "rank", "state", "identity", "label", "address",
+               "pid", "boundary", "sent", "received", "heard");
+        json_array_foreach(members, k, m) {
+            char rank[16] = "-", sent[32], received[32];
+            if (status_int(m, "rank") >= 0) snprintf(rank, sizeof rank, "%lld", (long long)status_int(m, "rank"));
+            status_bytes(sent, sizeof sent, status_int(m, "bytes_sent"));
+            status_bytes(received, sizeof received, status_int(m, "bytes_received"));
+            printf("%5s %-10s %-9.8s %-16.16s %-22s %8lld %8lld %10s %10s %7.0f ms\n", rank, status_text(m, "state"),
+                   status_text(m, "identity"), status_text(m, "label"), status_text(m, "address"),
+                   (long long)status_int(m, "pid"), (long long)status_int(m, "boundary"), sent, received,
+                   json_number_value(json_object_get(m, "heartbeat_age_ms")));
+        }
+    }
+    if (!json_array_size(json_object_get(all, "groups"))) printf("no groups\n");
+}
+
+int tool_status(int argc, char **argv) {
+    static const struct option options[] = { { "json", no_argument, NULL, 'j' },
+                                             { "timeout", required_argument, NULL, 't' },
+                                             { "help", no_argument, NULL, 'h' },
+                                             { 0, 0, 0, 0 } };
+    const char *address = getenv("RG_COORDINATOR");
+    uint64_t timeout = 5000000000ull;
+    rg_error_t err = { RG_OK, 0, "" };
+    char *text = NULL;
+    int o, json = 0, rc = TOOL_OK;
+    while ((o = getopt_long(argc, argv, "jt:h", options, NULL)) != -1) {
+        if (o == 'h') {
+            fputs(status_help, stdout);
+            return TOOL_OK;
+        }
+        if (o == '?') return tool_usage("status", "wrong option");
+        if (o == 'j') json = 1;
+        if (o == 't' && (!tool_duration(optarg, &timeout) || timeout < 1000000 || timeout > 3600000000000ull))
+            return tool_usage("status", "--timeout \"%s\": expected 0.001 to 3600 seconds", optarg);
+    }
+    if (optind < argc) address = argv[optind++];
+    if (optind < argc) return tool_usage("status", "unexpected argument \"%s\"", argv[optind]);
+    if (!address || !*address) return tool_usage("status", "no address: give one or set RG_COORDINATOR");
+    if (rg_coordinator_status(address, (uint32_t)(timeout / 1000000), &text, &err))
+        return tool_failed("status", "%s", err.text);
+    if (json) {
+        printf("%s\n", text);
+    } else {
+        json_error_t jerr;
+        json_t *all = json_loads(text, 0, &jerr);
+        if (all) status_table(all);
+        else rc = tool_failed("status", "what %s answered is not JSON: %s", address, jerr.text);
+        json_decref(all);
+    }
+    rg_free(text);
+    return rc;
+}

@@ -1,0 +1,30 @@
+/* tool.h: what the subcommands of `regroup` share. They use the library through regroup.h only, print results on
+ * standard output and everything else on standard error, and end with one of three exit codes. */
+#ifndef RG_TOOL_H
+#define RG_TOOL_H
+
+#include "regroup.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
+
+int tool_coordinator(int argc, char **argv);
+int tool_run(int argc, char **argv);
+int tool_bench(int argc, char **argv);
+int tool_status(int argc, char **argv);
+
+/* "regroup COMMAND: text" on standard error. tool_usage() adds where help is and returns TOOL_USAGE, tool_failed()
+ * returns TOOL_FAILED. */
+int tool_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int tool_failed(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* 1 and the value, or 0 when text is not wholly a number in min..max. */
+int tool_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
+int tool_bytes(const char *text, uint64_t *out);   /* "4096", "64K", "1M", "2G" (powers of 1024) */
+int tool_duration(const char *text, uint64_t *ns); /* "2.5", "2.5s", "800ms" */
+
+uint64_t tool_now_ns(void); /* CLOCK_MONOTONIC */
+
+#endif
