@@ -14,11 +14,17 @@
 /* ---- Which level ----------------------------------------------------------------------------------------------- */
 
 #ifdef __x86_64__
-/* clang 14's __builtin_cpu_supports() does not know f16c. */
+/* clang 14's __builtin_cpu_supports() does not know f16c. Asked once: in a virtual machine CPUID costs microseconds. */
 static int cpu_has_f16c(void)
 {
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    static _Atomic int known; /* 0: not asked, 1: no, 2: yes */
+    int k = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!k) {
+        unsigned a, b, c, d;
+        k = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) ? 2 : 1;
+        atomic_store_explicit(&known, k, memory_order_relaxed);
+    }
+    return k == 2;
 }
 #endif
 
