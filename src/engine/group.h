@@ -1,0 +1,279 @@
+/* group.h: what the engine's files share: the group, its operations, links and rosters. One mutex per group guards
+ * everything here except where a comment says otherwise. Nothing in this header is seen outside src/engine and src/api.c. */
+#ifndef RG_GROUP_H
+#define RG_GROUP_H
+
+#include "core/core.h"
+#include "kernels/kernels.h"
+#include "observe/log.h"
+#include "os/os.h"
+#include "regroup.h"
+#include "regroup_transport.h"
+#include "sched/sched.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define RG_MAX_LINKS 4096
+#define RG_SEND_WINDOW 2       /* unfinished sends of one operation per link: keeps pieces interleaved */
+#define RG_SERVE_ORD 0xffffff00u /* ordinal of the message that carries a finished result (FORWARD) */
+
+/* ---- Control connection (control.c) ------------------------------------------------------------------------------ */
+
+typedef struct rg_control {
+    int fd;         /* -1 when there is none */
+    int connecting; /* connect() has not ended */
+    uint64_t retry_at_ns, backoff_ns;
+    uint8_t *in; size_t in_len, in_cap;
+    uint8_t *out; size_t out_len, out_off, out_cap;
+} rg_control_t;
+
+/* ---- Plans (plan.c): a schedule with what the executor needs, cached ------------------------------------------------ */
+
+typedef struct rg_plan {
+    rg_schedule_t *s;
+    const rg_algorithm_t *alg;
+    uint32_t *first_out, *outs; /* dependents of each step */
+    uint32_t *rem;              /* initial number of unfinished dependencies */
+    uint32_t hash;              /* algorithm and chunk */
+    uint32_t refs;
+    uint64_t used;              /* for replacing the oldest */
+    rg_coll_desc_t key;
+    uint64_t model_key;
+} rg_plan_t;
+
+/* ---- Who takes part (roster.c) ---------------------------------------------------------------------------------------- */
+
+typedef struct rg_roster {
+    uint32_t refs, n, rank; /* rank of this process */
+    uint64_t data_epoch, gen;
+    uint64_t *ids;
+    uint32_t *links;        /* link per rank; own entry unused */
+    rg_cost_model_t model;
+    uint64_t model_key;
+} rg_roster_t;
+
+/* Members of recent data epochs, to name contributors and to understand old ranks. */
+typedef struct rg_past { uint64_t data_epoch; uint32_t n; uint64_t *ids, *first_gens; } rg_past_t;
+#define RG_PAST 16
+
+typedef struct rg_link {
+    uint64_t id; /* member; 0: free */
+    int up;
+} rg_link_t;
+
+/* ---- Memory (memory.c) ------------------------------------------------------------------------------------------------ */
+
+typedef struct rg_block { struct rg_block *next; void *p; size_t cap; } rg_block_t;
+
+/* Kept copy of a committed small result, until every participant has it. */
+typedef struct rg_kept {
+    struct rg_kept *next;
+    rg_op_key_t key;
+    rg_block_t *block;
+    uint64_t len;
+    uint32_t sig;
+    uint32_t serving; /* sends that still read the copy */
+    int released;
+} rg_kept_t;
+
+/* ---- Operations ------------------------------------------------------------------------------------------------------- */
+
+typedef enum rg_op_state {
+    RG_OPS_NEW,      /* asked the core, no verdict yet (fenced) */
+    RG_OPS_RUNNING,  /* its schedule runs, or is stopped by a fence */
+    RG_OPS_COMPLETE, /* whole result here, not shown */
+    RG_OPS_FETCHING, /* waits for the finished result of another member */
+    RG_OPS_FINISHED  /* outcome known */
+} rg_op_state_t;
+
+typedef struct rg_saved { uint64_t off, len; } rg_saved_t;
+
+struct rg_request {
+    rg_group_t *g;
+    struct rg_request *next_free, *prev, *next; /* list of open operations */
+    rg_op_key_t key;
+    rg_op_sig_t sig;
+    rg_op_state_t state;
+    uint32_t slot, uid;  /* index in g->ops; uid changes with every run, so that late completions do not match */
+    int blocking;        /* the caller's frame owns it */
+    int failing;         /* OP_FAIL was told */
+    int taken;           /* in use: not on the free list */
+    int executing;       /* the schedule may issue steps (not stopped by a fence) */
+
+    const void *user_in;
+    void *user_out;
+    uint64_t bytes;      /* count * element size */
+    uint32_t elem;
+    uint32_t root_arg;
+    uint64_t deadline_ns, give_up_ns;
+
+    /* running */
+    rg_roster_t *roster;
+    rg_plan_t *plan;
+    uint8_t *buf[3];
+    uint32_t buf_elem[3];
+    uint32_t left, left1; /* unfinished steps: all, phase 1 */
+    uint32_t *rem;        /* per step */
+    uint64_t *ready;      /* bitmaps: local steps and receives; sends */
+    uint64_t *ready_send;
+    uint64_t *posted;     /* receives that were posted (to tell whom we wait for) */
+    uint8_t *inflight;    /* per rank: sends that have not finished */
+    uint32_t words, cap_steps, cap_ranks;
+    uint32_t any_ready, any_send;
+    uint32_t tag_sig;
+    rg_red_t red[32];     /* by flags; run == NULL: not prepared */
+    rg_block_t *tmp, *undo, *keep;
+    rg_saved_t *saved;
+    uint32_t n_saved, cap_saved;
+
+    rg_result_t res;
+    uint64_t *contributors; /* of the result */
+    uint32_t n_contributors, cap_contributors;
+    uint64_t frozen_at;
+};
+
+typedef struct rg_todo {
+    rg_mact_t type;
+    rg_op_key_t key;
+    uint64_t peer, computed;
+    uint32_t keep;
+    rg_status_t status;
+    char text[RG_CORE_TEXT_MAX];
+} rg_todo_t;
+
+typedef struct rg_tagseq { uint32_t tag, seq; } rg_tagseq_t;
+
+enum rg_phase { RG_PHASE_JOINING, RG_PHASE_MEMBER, RG_PHASE_OVER };
+enum rg_driver { RG_DRIVER_NONE, RG_DRIVER_CALLER, RG_DRIVER_THREAD };
+
+struct rg_group {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;         /* an operation ended, the driver left, or the group ended */
+    pthread_cond_t thread_cond;  /* for the progress thread */
+    atomic_uint lock_waiters;    /* threads that want the lock: whoever drives lets them in */
+    uint32_t cond_waiters;
+    enum rg_driver driver;
+    uint64_t driver_ticket;      /* changes when somebody takes over */
+    int sleeping;                /* threads in epoll_wait */
+    int epfd, wakefd;
+    uint64_t last_drive_ns;
+    int async_work;              /* requests that nobody waits for in a call */
+    int thread_running, stop;
+    pthread_t thread;
+
+    rg_config_t cfg;
+    char *cfg_strings;
+    rg_log_t log;
+    enum rg_phase phase;
+    rg_status_t over;            /* why, when phase is OVER */
+    char errmsg[RG_CORE_TEXT_MAX + 128];
+
+    const rg_transport_t *tp_ops;
+    rg_tp_t *tp;
+    rg_control_t control;
+    struct sockaddr_storage coord_addr[8];
+    int n_coord_addr, next_coord_addr;
+    uint64_t last_control_ns, last_idle_poll_ns;
+    rg_member_t *core;
+    rg_todo_t *todo; size_t todo_len, todo_cap, todo_at;
+    int in_todo;
+
+    rg_link_t *links;            /* RG_MAX_LINKS */
+    uint32_t n_links;            /* highest used + 1 */
+    rg_roster_t *roster;         /* of the present generation and view */
+    rg_past_t past[RG_PAST];
+    uint64_t gen;
+    uint32_t next_seq;           /* tag 0 */
+    uint32_t variant;            /* hash of settings that must be equal on all members */
+    rg_tagseq_t *tags; uint32_t n_tags, cap_tags; /* open addressing, cap a power of two */
+    int boundary_passed;         /* set by BOUNDARY action */
+    uint64_t boundary_gen;
+    int waiting_boundary;
+    uint64_t *seen_ids; uint32_t n_seen; /* participants at the last boundary */
+    char waiting_text[RG_CORE_TEXT_MAX];
+    rg_status_t join_status;
+
+    rg_request_t **ops; uint32_t n_ops, cap_ops;
+    rg_request_t *free_ops, *open_ops;
+    uint32_t n_open;
+    rg_plan_t **plans; uint32_t n_plans; uint64_t plan_clock;
+    rg_block_t *blocks; size_t blocks_bytes;
+    rg_kept_t *kept, *kept_free;
+    struct { uint32_t link; rg_tag_t tag; } strays[16];
+    uint32_t stray_at;
+
+    uint64_t operations, view_changes, last_change_ns, fenced_at_ns;
+    uint64_t self_id;
+    uint32_t spin_us;
+    uint32_t host_procs; /* members on this host */
+    uint32_t cores;
+};
+
+/* control.c */
+void rg_control_init(rg_control_t *c);
+void rg_control_close(rg_control_t *c);
+rg_status_t rg_control_connect(rg_group_t *g);             /* starts; the outcome comes as core events */
+rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len);
+int rg_control_poll(rg_group_t *g, uint64_t now);           /* reads and writes; 1 when something happened */
+int rg_control_fd_events(const rg_control_t *c);            /* for epoll */
+
+/* plan.c */
+rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t *r, rg_status_t *st, char *text, size_t cap);
+void rg_plan_put(rg_plan_t *p);
+void rg_plans_free(rg_group_t *g);
+
+/* memory.c */
+rg_block_t *rg_block_get(rg_group_t *g, size_t bytes);
+void rg_block_put(rg_group_t *g, rg_block_t *b);
+void rg_blocks_free(rg_group_t *g);
+
+/* roster.c */
+rg_roster_t *rg_roster_for(rg_group_t *g, uint64_t gen);
+void rg_roster_put(rg_roster_t *r);
+rg_status_t rg_roster_view_changed(rg_group_t *g);
+uint32_t rg_roster_past(const rg_group_t *g, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap);
+uint32_t rg_link_of(const rg_group_t *g, uint64_t id); /* UINT32_MAX: none */
+void rg_rosters_free(rg_group_t *g);
+
+/* exec.c: runs one schedule */
+rg_status_t rg_exec_start(rg_request_t *op);
+void rg_exec_pump(rg_request_t *op);
+void rg_exec_step_done(rg_request_t *op, uint32_t step);
+void rg_exec_stop(rg_request_t *op);
+void rg_exec_restore(rg_request_t *op); /* puts back what an in-place result covered */
+uint64_t rg_exec_waits_for(const rg_request_t *op); /* member id, 0: nobody */
+
+/* ops.c */
+rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op);
+rg_request_t *rg_op_alloc(rg_group_t *g);
+void rg_op_free(rg_request_t *op);
+rg_request_t *rg_op_find(rg_group_t *g, rg_op_key_t key);
+void rg_op_complete(rg_request_t *op);
+void rg_op_done(rg_request_t *op);
+void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text);
+void rg_op_fail(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text);
+void rg_ops_finish_all(rg_group_t *g, rg_status_t status, const char *text);
+void rg_ops_check_deadlines(rg_group_t *g, uint64_t now);
+uint64_t rg_ops_next_deadline(const rg_group_t *g);
+void rg_op_completion(rg_group_t *g, const rg_completion_t *c);
+void rg_op_verdict(rg_group_t *g, const rg_todo_t *t);
+void rg_kept_free_all(rg_group_t *g);
+void rg_op_destroy(rg_request_t *op); /* frees the object and what it holds */
+
+/* membership.c: the core and its actions */
+rg_status_t rg_core_event(rg_group_t *g, rg_member_event_t *ev);
+void rg_group_over(rg_group_t *g, rg_status_t status, const char *text);
+void rg_group_set_errmsg(rg_group_t *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* progress.c */
+void rg_lock(rg_group_t *g);
+void rg_unlock(rg_group_t *g);
+int rg_progress(rg_group_t *g, uint64_t now); /* one round, locked; 1 when something happened */
+/* Drives or waits until *flag is non-zero or deadline_ns has passed or the group is over. Locked on entry and exit. */
+void rg_drive(rg_group_t *g, int (*finished)(void *arg), void *arg, uint64_t deadline_ns);
+void rg_wake(rg_group_t *g);          /* somebody changed what the driver waits for */
+void rg_wake_thread(rg_group_t *g);
+void *rg_progress_thread(void *group);
+
+#endif

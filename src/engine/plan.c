@@ -1,0 +1,137 @@
+/* plan.c: schedules with what the executor needs beside them, built once per description and cached by group. It relies on
+ * the group's lock; building is pure. A plan in use is never freed. */
+#include "engine/group.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PLANS_MAX 128
+
+static uint32_t fnv(uint32_t h, const void *p, size_t n)
+{
+    const uint8_t *b = p;
+    while (n--)
+        h = (h ^ *b++) * 16777619u;
+    return h;
+}
+
+static void plan_free(rg_plan_t *p)
+{
+    rg_sched_free(p->s);
+    free(p->first_out);
+    free(p->outs);
+    free(p->rem);
+    free(p);
+}
+
+/* Dependents of each step, as one array with offsets. */
+static int plan_index(rg_plan_t *p)
+{
+    const rg_schedule_t *s = p->s;
+    uint32_t n = s->n_steps;
+    p->first_out = calloc((size_t)n + 2, sizeof *p->first_out);
+    p->outs = malloc(((size_t)s->n_deps + 1) * sizeof *p->outs);
+    p->rem = malloc(((size_t)n + 1) * sizeof *p->rem);
+    if (!p->first_out || !p->outs || !p->rem)
+        return 0;
+    for (uint32_t i = 0; i < n; i++) {
+        p->rem[i] = s->steps[i].n_deps;
+        for (uint32_t d = 0; d < s->steps[i].n_deps; d++)
+            p->first_out[s->deps[s->steps[i].first_dep + d] + 2]++;
+    }
+    for (uint32_t i = 2; i <= n + 1; i++)
+        p->first_out[i] += p->first_out[i - 1];
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t d = 0; d < s->steps[i].n_deps; d++)
+            p->outs[p->first_out[s->deps[s->steps[i].first_dep + d] + 1]++] = i;
+    return 1;
+}
+
+static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_roster_t *r, rg_status_t *st, char *text, size_t cap)
+{
+    rg_coll_desc_t d = *key;
+    const char *forced = g->cfg.algorithm;
+    if (g->cfg.deterministic == RG_ON && (!forced || !*forced) && d.kind == RG_KIND_ALL_REDUCE)
+        forced = "all_reduce=direct2"; /* reduces in rank order whatever the size */
+    const rg_algorithm_t *alg = rg_sched_select(&d, &r->model, forced && *forced ? forced : NULL, g->cfg.chunk_bytes, text, cap);
+    if (!alg) {
+        *st = RG_ERR_NOTSUP;
+        return NULL;
+    }
+    rg_plan_t *p = calloc(1, sizeof *p);
+    *st = p ? rg_sched_build(alg, &d, &p->s) : RG_ERR_NOMEM;
+    if (*st == RG_OK && !plan_index(p))
+        *st = RG_ERR_NOMEM;
+    if (*st != RG_OK) {
+        snprintf(text, cap, "schedule %s for %u ranks and %llu elements: %s", alg->name, d.size, (unsigned long long)d.count, rg_strerror(*st));
+        if (p)
+            plan_free(p);
+        return NULL;
+    }
+    p->alg = alg;
+    p->key = *key;
+    p->model_key = r->model_key;
+    p->hash = fnv(fnv(fnv(2166136261u, alg->name, strlen(alg->name)), &d.chunk, sizeof d.chunk), &d.size, sizeof d.size);
+    return p;
+}
+
+static int same_desc(const rg_coll_desc_t *a, const rg_coll_desc_t *b)
+{
+    return a->kind == b->kind && a->size == b->size && a->rank == b->rank && a->root == b->root && a->count == b->count &&
+           a->elem_size == b->elem_size && a->acc_size == b->acc_size && a->rule_l == b->rule_l && a->in_place == b->in_place;
+}
+
+rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t *r, rg_status_t *st, char *text, size_t cap)
+{
+    uint32_t oldest = UINT32_MAX;
+    g->plan_clock++;
+    for (uint32_t i = 0; i < g->n_plans; i++) {
+        rg_plan_t *p = g->plans[i];
+        if (same_desc(&p->key, d) && p->model_key == r->model_key) {
+            if (i) { /* the usual case is one operation again and again: keep it in front */
+                g->plans[i] = g->plans[0];
+                g->plans[0] = p;
+            }
+            p->used = g->plan_clock;
+            p->refs++;
+            return p;
+        }
+        if (!p->refs && (oldest == UINT32_MAX || p->used < g->plans[oldest]->used))
+            oldest = i;
+    }
+    rg_plan_t *p = plan_build(g, d, r, st, text, cap);
+    if (!p)
+        return NULL;
+    if (g->n_plans < PLANS_MAX || oldest == UINT32_MAX) {
+        rg_plan_t **grown = realloc(g->plans, (g->n_plans + 1) * sizeof *grown);
+        if (!grown) {
+            plan_free(p);
+            *st = RG_ERR_NOMEM;
+            return NULL;
+        }
+        g->plans = grown;
+        oldest = g->n_plans++;
+    } else {
+        plan_free(g->plans[oldest]);
+    }
+    g->plans[oldest] = p;
+    p->used = g->plan_clock;
+    p->refs = 1;
+    return p;
+}
+
+void rg_plan_put(rg_plan_t *p)
+{
+    if (p)
+        p->refs--;
+}
+
+void rg_plans_free(rg_group_t *g)
+{
+    for (uint32_t i = 0; i < g->n_plans; i++)
+        plan_free(g->plans[i]);
+    free(g->plans);
+    g->plans = NULL;
+    g->n_plans = 0;
+}

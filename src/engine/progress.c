@@ -1,0 +1,259 @@
+/* progress.c: who moves the group forward. One thread at a time drives: a caller that blocks, else the group's own thread.
+ * The driver polls for a while, gives way to others, then sleeps until a descriptor or a timer says that there is work. A
+ * caller takes over from the thread at any time; the thread stays away as long as callers keep driving, so that a
+ * tight loop of blocking calls costs no hand-over. */
+#include "engine/group.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CONTROL_EVERY_NS 50000u      /* look at the control connection at least so often while busy */
+#define THREAD_STAYS_AWAY_NS 2000000u /* after a caller drove */
+#define COMPLETIONS 64
+
+void rg_lock(rg_group_t *g)
+{
+    if (pthread_mutex_trylock(&g->lock) == 0)
+        return;
+    atomic_fetch_add(&g->lock_waiters, 1);
+    pthread_mutex_lock(&g->lock);
+    atomic_fetch_sub(&g->lock_waiters, 1);
+}
+
+void rg_unlock(rg_group_t *g)
+{
+    pthread_mutex_unlock(&g->lock);
+}
+
+void rg_wake(rg_group_t *g)
+{
+    if (!g->sleeping)
+        return;
+    uint64_t one = 1;
+    ssize_t n = write(g->wakefd, &one, sizeof one);
+    (void)n; /* a full counter wakes as well */
+}
+
+void rg_wake_thread(rg_group_t *g)
+{
+    if (g->thread_running)
+        pthread_cond_signal(&g->thread_cond);
+}
+
+static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now)
+{
+    if (c->link >= g->n_links || !g->links[c->link].id)
+        return;
+    rg_member_event_t ev = { .now_ns = now, .peer = g->links[c->link].id, .text = c->text, .note = c->note };
+    if (c->event == RG_TP_LINK_UP) {
+        g->links[c->link].up = 1;
+        ev.type = RG_MEV_LINK_UP;
+    } else if (c->event == RG_TP_LINK_DOWN) {
+        g->links[c->link].up = 0;
+        ev.type = RG_MEV_LINK_DOWN;
+        RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: %s", (unsigned long long)ev.peer, c->text ? c->text : "down");
+    } else {
+        ev.type = RG_MEV_WATERMARK;
+    }
+    rg_core_event(g, &ev);
+}
+
+static int poll_transport(rg_group_t *g, uint64_t now)
+{
+    rg_completion_t c[COMPLETIONS];
+    int n = g->tp_ops->poll(g->tp, c, COMPLETIONS);
+    for (int i = 0; i < n; i++) {
+        if (c[i].event == RG_TP_LINK_UP || c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_NOTE)
+            on_link(g, &c[i], now);
+        else
+            rg_op_completion(g, &c[i]);
+        if (g->phase == RG_PHASE_OVER)
+            break;
+    }
+    return n;
+}
+
+/* One round. The control connection, timers and deadlines are looked at now and then, data every time. */
+int rg_progress(rg_group_t *g, uint64_t now)
+{
+    if (g->phase == RG_PHASE_OVER)
+        return 0;
+    int any = poll_transport(g, now);
+    if (now - g->last_control_ns < CONTROL_EVERY_NS || g->phase == RG_PHASE_OVER)
+        return any;
+    g->last_control_ns = now;
+    any += rg_control_poll(g, now);
+    if (g->phase != RG_PHASE_OVER && now >= rg_member_deadline(g->core)) {
+        rg_member_event_t ev = { .type = RG_MEV_TICK, .now_ns = now };
+        rg_core_event(g, &ev);
+    }
+    if (g->open_ops)
+        rg_ops_check_deadlines(g, now);
+    return any;
+}
+
+/* ---- Sleeping --------------------------------------------------------------------------------------------------------- */
+
+static int64_t sleep_budget(rg_group_t *g, uint64_t now, uint64_t until)
+{
+    uint64_t at = until, core = rg_member_deadline(g->core), ops = rg_ops_next_deadline(g);
+    if (core < at)
+        at = core;
+    if (ops < at)
+        at = ops;
+    if (g->control.fd < 0 && g->control.retry_at_ns && g->control.retry_at_ns < at)
+        at = g->control.retry_at_ns;
+    return at <= now ? 0 : at - now > 1000000000u ? 1000000000 : (int64_t)(at - now);
+}
+
+/* Sleeps without the lock until there is work or `until`. The caller drives. */
+static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until)
+{
+    int64_t ns = sleep_budget(g, now, until);
+    if (ns <= 0 || !g->tp_ops->arm(g->tp, &ns) || ns <= 0)
+        return;
+    if (g->control.fd >= 0) {
+        struct epoll_event e = { .events = (uint32_t)rg_control_fd_events(&g->control), .data.u32 = 1 };
+        epoll_ctl(g->epfd, EPOLL_CTL_MOD, g->control.fd, &e);
+    }
+    struct timespec ts = { ns / 1000000000, ns % 1000000000 };
+    struct epoll_event ev[4];
+    g->sleeping++;
+    rg_unlock(g);
+    int n = epoll_pwait2(g->epfd, ev, 4, &ts, NULL);
+    if (n < 0 && errno == ENOSYS) /* before Linux 5.11 */
+        n = epoll_wait(g->epfd, ev, 4, (int)((ns + 999999) / 1000000));
+    rg_lock(g);
+    g->sleeping--;
+    for (int i = 0; i < n; i++)
+        if (ev[i].data.u32 == 2) {
+            uint64_t count;
+            ssize_t got = read(g->wakefd, &count, sizeof count);
+            (void)got;
+        }
+    g->last_control_ns = 0; /* whatever it was, look at everything */
+}
+
+static void let_others_in(rg_group_t *g)
+{
+    while (atomic_load(&g->lock_waiters)) {
+        rg_unlock(g);
+        sched_yield();
+        pthread_mutex_lock(&g->lock);
+    }
+}
+
+static uint64_t spin_budget_ns(const rg_group_t *g)
+{
+    if (g->driver == RG_DRIVER_THREAD && !g->async_work)
+        return 0; /* nobody waits for an operation */
+    if (g->spin_us)
+        return (uint64_t)g->spin_us * 1000u;
+    return g->host_procs > g->cores ? 300000u : 100000u;
+}
+
+static void wait_for_driver(rg_group_t *g, uint64_t until)
+{
+    struct timespec ts = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
+    if (until > (uint64_t)INT64_MAX)
+        ts = (struct timespec){ INT32_MAX, 0 };
+    g->cond_waiters++;
+    pthread_cond_timedwait(&g->cond, &g->lock, &ts);
+    g->cond_waiters--;
+}
+
+static void take_over(rg_group_t *g, enum rg_driver who)
+{
+    g->driver = who;
+    g->driver_ticket++;
+}
+
+/* Polls, then sleeps, until finished(arg), somebody takes over, or the deadline. */
+static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadline_ns)
+{
+    uint64_t ticket = g->driver_ticket, now = rg_os_now_ns(), idle_since = now;
+    const int crowded = g->host_procs > g->cores;
+    while (g->driver_ticket == ticket && g->phase != RG_PHASE_OVER && !finished(arg) && now < deadline_ns) {
+        int any = rg_progress(g, now);
+        if (finished(arg))
+            break;
+        now = rg_os_now_ns();
+        if (any) {
+            idle_since = now;
+            let_others_in(g);
+            continue;
+        }
+        if (now - idle_since > spin_budget_ns(g)) {
+            sleep_for_work(g, now, deadline_ns);
+            now = idle_since = rg_os_now_ns();
+        } else if (crowded) {
+            rg_unlock(g); /* the peer that we wait for may need this core */
+            sched_yield();
+            rg_lock(g);
+            now = rg_os_now_ns();
+        }
+        let_others_in(g);
+    }
+    g->last_drive_ns = now;
+}
+
+void rg_drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadline_ns)
+{
+    while (g->phase != RG_PHASE_OVER && !finished(arg) && rg_os_now_ns() < deadline_ns) {
+        if (g->driver == RG_DRIVER_CALLER) {
+            wait_for_driver(g, deadline_ns);
+            continue;
+        }
+        take_over(g, RG_DRIVER_CALLER);
+        drive(g, finished, arg, deadline_ns);
+        take_over(g, RG_DRIVER_NONE);
+        if (g->cond_waiters)
+            pthread_cond_broadcast(&g->cond);
+        else if (g->async_work)
+            rg_wake_thread(g);
+    }
+}
+
+/* ---- The group's own thread ------------------------------------------------------------------------------------------- */
+
+static int thread_finished(void *arg)
+{
+    return ((rg_group_t *)arg)->stop;
+}
+
+static void thread_stay_away(rg_group_t *g)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    ts.tv_nsec += THREAD_STAYS_AWAY_NS;
+    if (ts.tv_nsec >= 1000000000) {
+        ts.tv_nsec -= 1000000000;
+        ts.tv_sec++;
+    }
+    pthread_cond_timedwait(&g->thread_cond, &g->lock, &ts);
+}
+
+void *rg_progress_thread(void *arg)
+{
+    rg_group_t *g = arg;
+    pthread_mutex_lock(&g->lock);
+    while (!g->stop && g->phase != RG_PHASE_OVER) {
+        int recent = !g->async_work && rg_os_now_ns() - g->last_drive_ns < THREAD_STAYS_AWAY_NS;
+        if (g->driver != RG_DRIVER_NONE || recent) {
+            thread_stay_away(g);
+            continue;
+        }
+        take_over(g, RG_DRIVER_THREAD);
+        uint64_t ticket = g->driver_ticket, was = g->last_drive_ns;
+        drive(g, thread_finished, g, UINT64_MAX);
+        if (g->driver_ticket == ticket) {
+            take_over(g, RG_DRIVER_NONE);
+            g->last_drive_ns = was; /* the thread's own driving is no reason to stay away */
+        }
+    }
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
