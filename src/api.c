@@ -303,6 +303,8 @@ static rg_status_t run_call(rg_group_t *g, const call_t *c, const rg_opts_t *opt
             rg_op_free(op);
     }
     if (st == RG_OK && !req) {
+        if (g->driver == RG_DRIVER_CALLER)
+            rg_wake(g); /* it may sleep on what was wanted before */
         st = collect(g, op, o.result);
     } else if (st == RG_OK) {
         *req = op;

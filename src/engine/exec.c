@@ -113,7 +113,11 @@ rg_status_t rg_exec_start(rg_request_t *op)
     op->left = s->n_steps;
     op->left1 = s->phase1_steps;
     op->any_ready = op->any_send = 0;
-    memset(op->red, 0, sizeof op->red);
+    uint64_t red_key = 1 | (uint64_t)op->sig.dtype << 8 | (uint64_t)op->sig.op << 16 | (uint64_t)op->roster->n << 32;
+    if (op->red_key != red_key) {
+        memset(op->red, 0, sizeof op->red);
+        op->red_key = red_key;
+    }
     if (s->n_steps)
         memcpy(op->rem, op->plan->rem, s->n_steps * sizeof *op->rem);
     for (uint32_t i = 0; i < s->n_steps; i++)

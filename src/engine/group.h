@@ -123,6 +123,7 @@ struct rg_request {
     uint32_t any_ready, any_send;
     uint32_t tag_sig;
     rg_red_t red[32];     /* by flags; run == NULL: not prepared */
+    uint64_t red_key;     /* what they were prepared for */
     rg_block_t *tmp, *undo, *keep;
     rg_saved_t *saved;
     uint32_t n_saved, cap_saved;

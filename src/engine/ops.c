@@ -247,6 +247,7 @@ static void op_describe(const rg_request_t *op, rg_coll_desc_t *d)
     d->acc_size = op->sig.kind == RG_KIND_ALL_REDUCE ? (uint32_t)rg_acc_size((rg_dtype_t)op->sig.dtype) : op->elem;
     d->chunk = 1;
     d->rule_l = op->sig.rule_l;
+    d->rank_order = op->g->cfg.deterministic == RG_ON;
     d->in_place = op->user_in == op->user_out && op->sig.rule_l;
     for (uint32_t i = 0; i < d->size; i++)
         if (op->roster->ids[i] == op->sig.root)

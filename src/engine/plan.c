@@ -52,8 +52,6 @@ static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_
 {
     rg_coll_desc_t d = *key;
     const char *forced = g->cfg.algorithm;
-    if (g->cfg.deterministic == RG_ON && (!forced || !*forced) && d.kind == RG_KIND_ALL_REDUCE)
-        forced = "all_reduce=direct2"; /* reduces in rank order whatever the size */
     const rg_algorithm_t *alg = rg_sched_select(&d, &r->model, forced && *forced ? forced : NULL, g->cfg.chunk_bytes, text, cap);
     if (!alg) {
         *st = RG_ERR_NOTSUP;
@@ -79,7 +77,7 @@ static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_
 static int same_desc(const rg_coll_desc_t *a, const rg_coll_desc_t *b)
 {
     return a->kind == b->kind && a->size == b->size && a->rank == b->rank && a->root == b->root && a->count == b->count &&
-           a->elem_size == b->elem_size && a->acc_size == b->acc_size && a->rule_l == b->rule_l && a->in_place == b->in_place;
+           a->elem_size == b->elem_size && a->acc_size == b->acc_size && a->rule_l == b->rule_l && a->in_place == b->in_place && a->rank_order == b->rank_order;
 }
 
 rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t *r, rg_status_t *st, char *text, size_t cap)
