@@ -137,6 +137,7 @@ INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y
 #define HALF8(name, KIND, OP)                                                                                         \
     HALF(name, KIND, OP, 0) HALF(name, KIND, OP, 1) HALF(name, KIND, OP, 2) HALF(name, KIND, OP, 3)                   \
     HALF(name, KIND, OP, 4) HALF(name, KIND, OP, 5) HALF(name, KIND, OP, 6) HALF(name, KIND, OP, 7)
+/* The product is the written-out one: clang makes `scale == 1 ? v : v * scale` a plain product, and that quiets a NaN. */
 #define HALVES(kind, KIND)                                                                                            \
     HALF8(k_sum_##kind, KIND, RG_SUM) HALF8(k_prod_##kind, KIND, RG_PROD) HALF8(k_min_##kind, KIND, RG_MIN)           \
     HALF8(k_max_##kind, KIND, RG_MAX) HALF8(k_avg_##kind, KIND, RG_AVG)                                               \
@@ -146,7 +147,7 @@ INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y
         size_t i = 0;                                                                                                 \
         for (; n - i >= VE; i += VE) {                                                                                \
             VF v = half_load(src, i, KIND, 0);                                                                        \
-            half_store(dst, i, scale == 1 ? v : VMUL_f32(v, s), KIND, 1);                                             \
+            half_store(dst, i, scale == 1 ? v : vmul_f32(v, s), KIND, 1);                                             \
         }                                                                                                             \
         if (i < n)                                                                                                    \
             rg_kernels_scalar.widen[KIND]((char *)dst + i * 4, (const char *)src + i * 2, n - i, scale);              \
@@ -157,7 +158,7 @@ INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y
         size_t i = 0;                                                                                                 \
         for (; n - i >= VE; i += VE) {                                                                                \
             VF v = half_load(src, i, KIND, 1);                                                                        \
-            half_store(dst, i, scale == 1 ? v : VMUL_f32(v, s), KIND, 0);                                             \
+            half_store(dst, i, scale == 1 ? v : vmul_f32(v, s), KIND, 0);                                             \
         }                                                                                                             \
         if (i < n)                                                                                                    \
             rg_kernels_scalar.narrow[KIND]((char *)dst + i * 2, (const char *)src + i * 4, n - i, scale);             \
