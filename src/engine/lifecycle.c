@@ -14,7 +14,7 @@
 
 #define MEMBERS_MAX 1024
 
-extern const rg_transport_t rg_transport_tcp;
+extern const rg_transport_t rg_transport_tcp, rg_transport_inproc;
 
 /* Equal for processes that share a machine: its boot's identity, which the kernel keeps whatever the container. */
 static uint64_t host_identity(void)
@@ -61,9 +61,12 @@ static rg_status_t open_descriptors(rg_group_t *g, rg_error_t *err)
 static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error_t *err)
 {
     char hint[128];
-    if (strcmp(g->cfg.transport, "tcp") != 0)
-        return rg_fail(err, RG_ERR_NOTSUP, 0, "transport \"%s\": this build has \"tcp\"", g->cfg.transport);
-    g->tp_ops = &rg_transport_tcp;
+    static const rg_transport_t *const all[] = { &rg_transport_tcp, &rg_transport_inproc };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(g->cfg.transport, all[i]->name) == 0)
+            g->tp_ops = all[i];
+    if (!g->tp_ops)
+        return rg_fail(err, RG_ERR_NOTSUP, 0, "transport \"%s\": this build has \"tcp\", and \"inproc\" for members of one process", g->cfg.transport);
     rg_os_addr_text((const struct sockaddr *)&g->coord_addr[0], hint, sizeof hint);
     rg_tp_config_t tc = { .config = &g->cfg, .remote_hint = hint, .log = transport_log, .log_user = &g->log };
     memcpy(tc.identity, p->identity, sizeof tc.identity);

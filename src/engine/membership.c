@@ -51,10 +51,12 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a)
         }
         i = g->n_links++;
     }
+    rg_error_t err = { 0 };
+    if (rg_os_need_fds((g->n_links + 16) * g->cfg.rails + 64, &err) != RG_OK) /* the link may still fit: try */
+        rg_group_set_errmsg(g, "%s", err.text);
     g->links[i] = (rg_link_t){ a->peer, 0 };
     rg_tp_peer_t peer = { .addr = a->member->addr, .addr_len = a->member->addr_len, .dial = a->dial, .timeout_ms = g->cfg.join_timeout_ms };
     memcpy(peer.identity, a->member->identity, sizeof peer.identity);
-    rg_error_t err = { 0 };
     if (g->tp_ops->connect(g->tp, i, &peer, &err) != RG_OK) {
         RG_LOGF(&g->log, RG_LOG_WARN, "link to member %llu: %s", (unsigned long long)a->peer, err.text);
         rg_group_set_errmsg(g, "link to member %llu: %s", (unsigned long long)a->peer, err.text);
