@@ -1,0 +1,42 @@
+/* main.c: the tests with real processes as one program: `procs` runs all of them briefly, `procs NAME` one of them,
+ * `procs kills` the long kill test (KILLS, SEED, KILL_BYTES in the environment; its last line is a JSON summary).
+ * It relies on the tests to bound their own time. */
+#include "procs.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned long number(const char *name, unsigned long fallback) {
+    const char *v = getenv(name);
+    return v && *v ? strtoul(v, NULL, 0) : fallback;
+}
+
+static void kills_briefly(void) {
+    procs_case("kills__a_dozen_at_random_moments__survivors_agree",
+               check_kills(12, (unsigned)number("SEED", 1), (size_t)number("KILL_BYTES", 4u << 20), 0) == 0);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = { { "api", test_api },   { "faults", test_api_faults }, { "stop", test_stop },
+                  { "join", test_join }, { "garbage", test_garbage },   { "kills-briefly", kills_briefly } };
+    int found = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 1 && !strcmp(argv[1], "kills"))
+        return check_kills((int)number("KILLS", 200), (unsigned)number("SEED", 1),
+                           (size_t)number("KILL_BYTES", 64u << 20), 1);
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        if (argc < 2 || !strcmp(argv[1], tests[i].name)) {
+            tests[i].run();
+            found = 1;
+        }
+    if (!found) {
+        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|kills-briefly|kills]\n");
+        return 2;
+    }
+    printf("%d passed, %d failed, %d skipped\n", procs_passed, procs_failed, procs_skipped);
+    return procs_failed != 0;
+}

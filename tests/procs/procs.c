@@ -1,0 +1,208 @@
+/* procs.c: see procs.h. */
+#include "procs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+int procs_passed, procs_failed, procs_skipped;
+
+void procs_case(const char *name, int ok) {
+    procs_passed += ok;
+    procs_failed += !ok;
+    printf("%-6s %s\n", ok ? "ok" : "FAILED", name);
+    fflush(stdout);
+}
+
+void procs_complain(const char *file, int line, const char *cond, const char *fmt, ...) {
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "%s:%d: [%d] %s: %s\n", file, line, (int)getpid(), cond, text);
+}
+
+uint64_t procs_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+void procs_nap(void) { poll(NULL, 0, 1); }
+
+void *procs_shared(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        perror("mmap");
+        exit(1);
+    }
+    return p;
+}
+
+pid_t procs_fork(int (*body)(int index, void *arg), int index, void *arg) {
+    pid_t parent = getpid();
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid < 0) {
+        perror("fork");
+        exit(1);
+    }
+    if (pid) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    int rc = body(index, arg);
+    fflush(NULL);
+    exit(rc); /* so that leak checkers have their say */
+}
+
+int procs_end(pid_t pid, double seconds) {
+    int status = 0;
+    if (!PROCS_WAIT(waitpid(pid, &status, WNOHANG) == pid, seconds)) {
+        fprintf(stderr, "process %d did not end within %.0f s: killed\n", (int)pid, seconds);
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+        return -1;
+    }
+    return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+struct coordinator_arg {
+    int hold[2], told[2];
+    uint32_t heartbeat_ms;
+};
+
+static int coordinator_body(int index, void *arg) {
+    struct coordinator_arg *a = arg;
+    rg_coordinator_config_t cfg = RG_COORDINATOR_CONFIG_INIT;
+    rg_coordinator_t *co;
+    rg_error_t err;
+    char address[128] = "", end;
+    (void)index;
+    close(a->hold[1]);
+    close(a->told[0]);
+    cfg.listen = "127.0.0.1:0";
+    cfg.heartbeat_ms = a->heartbeat_ms;
+    if (rg_coordinator_start(&cfg, &co, &err)) {
+        fprintf(stderr, "coordinator: %s\n", err.text);
+        return 1;
+    }
+    snprintf(address, sizeof address, "%s", rg_coordinator_address(co));
+    if (write(a->told[1], address, sizeof address) != (ssize_t)sizeof address) return 1;
+    while (read(a->hold[0], &end, 1) < 0 && errno == EINTR) {}
+    rg_coordinator_stop(co);
+    return 0;
+}
+
+int procs_coordinator_start(struct procs_coordinator *c, uint32_t heartbeat_ms) {
+    struct coordinator_arg a = { .heartbeat_ms = heartbeat_ms };
+    /* Members that are forked later inherit `hold`: the coordinator ends when they have ended, too. */
+    if (pipe(a.hold) || pipe(a.told)) return 1;
+    c->pid = procs_fork(coordinator_body, 0, &a);
+    close(a.hold[0]);
+    close(a.told[1]);
+    c->hold = a.hold[1];
+    ssize_t n = read(a.told[0], c->address, sizeof c->address);
+    close(a.told[0]);
+    return n != (ssize_t)sizeof c->address;
+}
+
+int procs_coordinator_stop(struct procs_coordinator *c) {
+    close(c->hold);
+    return procs_end(c->pid, 10);
+}
+
+rg_config_t procs_config(const char *address, const char *group, uint32_t n, uint32_t order) {
+    rg_config_t cfg = RG_CONFIG_INIT;
+    cfg.coordinator = address;
+    cfg.group = group;
+    cfg.min_size = n;
+    cfg.order = order;
+    cfg.join_timeout_ms = 20000;
+    cfg.op_timeout_ms = 30000;
+    return cfg;
+}
+
+struct cluster {
+    rg_config_t cfg;
+    int n;
+    procs_body body;
+    void *arg;
+    int hold;
+};
+
+static int cluster_member(int index, void *arg) {
+    struct cluster *c = arg;
+    rg_config_t cfg = c->cfg;
+    rg_group_t *g = NULL;
+    rg_error_t err;
+    rg_info_t info = RG_INFO_INIT;
+    close(c->hold);
+    cfg.order = (uint32_t)index;
+    rg_status_t s = rg_group_join(&cfg, &g, &err);
+    PROCS_REQUIRE(s == RG_OK, "member %d cannot join: %s", index, err.text);
+    PROCS_REQUIRE(rg_group_info(g, &info) == RG_OK && info.rank == (uint32_t)index && info.world_size == (uint32_t)c->n,
+                  "member %d is rank %u of %u", index, info.rank, info.world_size);
+    int rc = c->body(g, index, c->n, c->arg);
+    rg_group_destroy(g);
+    return rc;
+}
+
+int procs_cluster_with(const rg_config_t *cfg, int n, procs_body body, void *arg, double seconds) {
+    struct procs_coordinator co;
+    struct cluster c = { .n = n, .body = body, .arg = arg };
+    pid_t pids[64];
+    int bad = 0;
+    if (procs_coordinator_start(&co, 0)) return n;
+    if (cfg) c.cfg = *cfg;
+    else c.cfg = procs_config(NULL, NULL, 0, 0);
+    c.cfg.coordinator = co.address;
+    c.cfg.group = "test";
+    c.cfg.min_size = (uint32_t)n;
+    c.hold = co.hold;
+    uint64_t until = procs_now() + (uint64_t)(seconds * 1e9);
+    for (int i = 0; i < n; i++) pids[i] = procs_fork(cluster_member, i, &c);
+    for (int i = 0; i < n; i++) {
+        double left = (double)((int64_t)(until - procs_now())) / 1e9;
+        bad += procs_end(pids[i], left > 0.1 ? left : 0.1) != 0;
+    }
+    return bad + (procs_coordinator_stop(&co) != 0);
+}
+
+int procs_cluster(int n, procs_body body, void *arg, double seconds) {
+    return procs_cluster_with(NULL, n, body, arg, seconds);
+}
+
+static int count_entries(pid_t pid, const char *what) {
+    char path[64];
+    int n = 0;
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, what);
+    DIR *d = opendir(path);
+    if (!d) return -1;
+    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+int procs_count_fds(pid_t pid) { return count_entries(pid, "fd"); }
+int procs_count_threads(pid_t pid) { return count_entries(pid, "task"); }
+
+long procs_rss_kb(pid_t pid) {
+    char path[64];
+    long pages = -1, resident = -1;
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (!f) return -1;
+    if (fscanf(f, "%ld %ld", &pages, &resident) != 2) resident = -1;
+    fclose(f);
+    return resident < 0 ? -1 : resident * (sysconf(_SC_PAGESIZE) / 1024);
+}

@@ -1,0 +1,85 @@
+/* procs.h: what the tests with real processes share: a coordinator and members as forked processes, memory that they
+ * share with the test, conditions with a deadline, and a count of what passed. The process that tests stays single
+ * threaded, so that fork() is safe at any time.
+ * It must not hide a hang: everything that waits has a deadline, and what is left over is killed and reported. */
+#ifndef RG_TEST_PROCS_H
+#define RG_TEST_PROCS_H
+
+#include "regroup.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+/* ---- Counting -------------------------------------------------------------------------------------------------- */
+
+extern int procs_passed, procs_failed, procs_skipped;
+void procs_case(const char *name, int ok); /* counts and prints one case */
+/* In a member: prints where and what and makes the enclosing int function return 1. */
+#define PROCS_REQUIRE(cond, ...)                                                                                       \
+    do {                                                                                                               \
+        if (!(cond)) {                                                                                                 \
+            procs_complain(__FILE__, __LINE__, #cond, __VA_ARGS__);                                                    \
+            return 1;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+void procs_complain(const char *file, int line, const char *cond, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* ---- Time and conditions --------------------------------------------------------------------------------------- */
+
+uint64_t procs_now(void);
+void procs_nap(void); /* a millisecond between two looks at a condition */
+/* True as soon as cond is; false when `seconds` have passed. */
+#define PROCS_WAIT(cond, seconds)                                                                                      \
+    ({                                                                                                                 \
+        uint64_t procs_until_ = procs_now() + (uint64_t)((seconds)*1e9);                                               \
+        int procs_met_;                                                                                                \
+        while (!(procs_met_ = (cond)) && procs_now() < procs_until_) procs_nap();                                      \
+        procs_met_;                                                                                                    \
+    })
+
+/* ---- Processes ------------------------------------------------------------------------------------------------- */
+
+void *procs_shared(size_t bytes); /* zeroed memory that children share; never fails */
+
+struct procs_coordinator {
+    pid_t pid;
+    int hold; /* the coordinator ends when this is closed */
+    char address[128];
+};
+/* A coordinator in a process of its own. */
+int procs_coordinator_start(struct procs_coordinator *c, uint32_t heartbeat_ms);
+int procs_coordinator_stop(struct procs_coordinator *c); /* 0 when it ended well */
+
+/* Forks a process that runs body(index, arg) and exits with what it returns. It is killed with its parent. */
+pid_t procs_fork(int (*body)(int index, void *arg), int index, void *arg);
+/* Waits for pid; its exit code, 256 + signal, or -1 after it had to be killed at the deadline. */
+int procs_end(pid_t pid, double seconds);
+
+/* n members of a new group on a new coordinator, member i with order i. body gets the joined group. Returns how many
+ * members did not end with 0. */
+typedef int (*procs_body)(rg_group_t *g, int rank, int n, void *arg);
+int procs_cluster(int n, procs_body body, void *arg, double seconds);
+/* The same with a configuration; coordinator, group, min_size and order are filled in. */
+int procs_cluster_with(const rg_config_t *cfg, int n, procs_body body, void *arg, double seconds);
+
+/* The configuration of member `order` of a group of n. */
+rg_config_t procs_config(const char *address, const char *group, uint32_t n, uint32_t order);
+
+/* ---- Looking at a process -------------------------------------------------------------------------------------- */
+
+int procs_count_fds(pid_t pid);
+int procs_count_threads(pid_t pid);
+long procs_rss_kb(pid_t pid);
+
+/* ---- The tests ------------------------------------------------------------------------------------------------- */
+
+void test_api(void);
+void test_api_faults(void);
+void test_stop(void);
+void test_join(void);
+void test_garbage(void);
+int check_kills(int kills, unsigned seed, size_t bytes, int timed); /* 0 when everything held */
+
+#endif
