@@ -70,13 +70,13 @@ static int member(int index, void *arg) {
 }
 
 static double median(const volatile double *v, int n) {
-    double s[64];
-    for (int i = 0; i < n; i++) {
+    double s[64] = { 0 };
+    for (int i = 0; i < n && i < 64; i++) {
         int k = i;
         for (; k > 0 && s[k - 1] > v[i]; k--) s[k] = s[k - 1];
         s[k] = v[i];
     }
-    return n ? s[n / 2] : 0;
+    return s[n / 2 < 64 ? n / 2 : 63];
 }
 
 #define SEEN(cond, what) ((cond) || (fprintf(stderr, "test_join: %s\n", what), 0))
