@@ -1,0 +1,745 @@
+/* tcp_conn.c: how connections come and go: listening, dialling with back-off, the handshake that tells peers from
+ * strangers, the watch over peers that no longer answer, and the end of a link.
+ * Relies on os/ for sockets and on epoll for readiness. Must bound what strangers can make it hold (rule T7), and must
+ * never free a connection at once: an event for it may be in the hands of poll(). */
+#include "tcp_internal.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define BACKOFF_FIRST_NS 2000000ull
+#define BACKOFF_MOST_NS 250000000ull
+#define LOCAL_BUFFER (1 << 20) /* within one host: enough for the round, little enough to stay near the cache */
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44
+#endif
+
+void rgt_timer_at(rg_tp_t *tp, uint64_t when)
+{
+    if (when < tp->next_timer)
+        tp->next_timer = when;
+}
+
+void rgt_interest(conn_t *c, uint32_t want)
+{
+    if (c->fd < 0 || c->interest == want)
+        return;
+    struct epoll_event ev = { .events = want, .data.ptr = c };
+    if (epoll_ctl(c->tp->epoll, EPOLL_CTL_MOD, c->fd, &ev) == 0)
+        c->interest = want;
+}
+
+static int watch(conn_t *c, uint32_t want)
+{
+    struct epoll_event ev = { .events = want, .data.ptr = c };
+    if (epoll_ctl(c->tp->epoll, EPOLL_CTL_ADD, c->fd, &ev) != 0)
+        return -1;
+    c->interest = want;
+    return 0;
+}
+
+static void count_state(rg_tp_t *tp, conn_state_t s, int by)
+{
+    uint32_t d = (uint32_t)by;
+    if (s == CONN_STRANGER)
+        tp->n_strangers += d;
+    if (s == CONN_PARKED)
+        tp->n_parked += d;
+    if (s == CONN_DIALING || s == CONN_GREETING || s == CONN_STRANGER)
+        tp->n_handshakes += d;
+    if (s == CONN_RAIL)
+        tp->n_rails += d;
+}
+
+static void set_state(conn_t *c, conn_state_t s)
+{
+    count_state(c->tp, c->state, -1);
+    c->state = s;
+    count_state(c->tp, s, 1);
+}
+
+static conn_t *conn_new(rg_tp_t *tp, conn_state_t s, int fd)
+{
+    conn_t *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->ev = EV_CONN;
+    c->tp = tp;
+    c->fd = fd;
+    c->state = s;
+    c->pipe[0] = c->pipe[1] = -1;
+    c->backoff_ns = BACKOFF_FIRST_NS;
+    c->deadline = c->retry_at = NEVER;
+    c->prev = tp->conns_tail;
+    *tp->conns_tail = c;
+    tp->conns_tail = &c->next;
+    count_state(tp, s, 1);
+    return c;
+}
+
+void rgt_conn_close(conn_t *c)
+{
+    rg_tp_t *tp = c->tp;
+    if (c->state == CONN_DEAD)
+        return;
+    if (c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
+    rgt_pipe_close(c);
+    free(c->rbuf);
+    free(c->tx_private);
+    c->rbuf = c->tx_private = NULL;
+    c->link = NULL;
+    set_state(c, CONN_DEAD);
+    *c->prev = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    else
+        tp->conns_tail = c->prev;
+    c->next = tp->grave;
+    tp->grave = c;
+}
+
+void rgt_bury(rg_tp_t *tp)
+{
+    while (tp->grave) {
+        conn_t *c = tp->grave;
+        tp->grave = c->next;
+        free(c);
+    }
+}
+
+/* ---- Socket options ---- */
+
+static void set_buffer(int fd, int force, int plain, int bytes)
+{
+    if (setsockopt(fd, SOL_SOCKET, force, &bytes, sizeof bytes) != 0)
+        setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes);
+}
+
+/* Keepalive finds an idle peer that has vanished. TCP_USER_TIMEOUT is not used for one that vanishes while bytes are
+ * under way: Linux also applies it to a peer that is alive and merely does not read for a while (a closed window), and
+ * waiting for a slow reader is not a fault. watch_liveness() tells the two apart. */
+static void set_options(rg_tp_t *tp, int fd)
+{
+    int one = 1, idle = 1, interval = 1, count = (int)(tp->conf.heartbeat_ms / 1000);
+    struct sockaddr_storage peer;
+    socklen_t len = sizeof peer;
+    count = count > 2 ? count - 1 : 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    int rto_ms = tp->conf.heartbeat_ms > 1000 ? (int)tp->conf.heartbeat_ms : 1000;
+    setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_ms, sizeof rto_ms);
+    int local = getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && rg_os_is_local_address((struct sockaddr *)&peer);
+    /* The kernel's own sizing suits long links; within a host a fixed size avoids its slow start. */
+    int bytes = tp->conf.socket_buffer_bytes ? (int)tp->conf.socket_buffer_bytes : local ? LOCAL_BUFFER : 0;
+    if (bytes) {
+        set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, bytes);
+        set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, bytes);
+    }
+    if (strcmp(tp->congestion, "auto") != 0)
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, tp->congestion, (socklen_t)strlen(tp->congestion));
+    else if (local) /* pacing, as bbr does it, halves the speed of loopback and guards against nothing there */
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+}
+
+rg_status_t rgt_check_congestion(rg_tp_t *tp, rg_error_t *err)
+{
+    snprintf(tp->congestion, sizeof tp->congestion, "%s",
+             tp->conf.tcp_congestion && tp->conf.tcp_congestion[0] ? tp->conf.tcp_congestion : "auto");
+    if (strcmp(tp->congestion, "auto") == 0)
+        return RG_OK;
+    int fd = socket(tp->families[0], SOCK_STREAM | SOCK_CLOEXEC, 0), e = 0;
+    if (fd < 0 || setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, tp->congestion, (socklen_t)strlen(tp->congestion)) != 0)
+        e = errno;
+    if (fd >= 0)
+        close(fd);
+    return e ? rg_fail(err, RG_ERR_INVALID, e,
+                       "tcp_congestion \"%s\" cannot be used: %s; this host offers what "
+                       "/proc/sys/net/ipv4/tcp_available_congestion_control lists, or choose \"auto\"",
+                       tp->congestion, strerror(e)) : RG_OK;
+}
+
+/* ---- Links ---- */
+
+void rgt_link_clear(rg_tp_t *tp, link_t *l)
+{
+    conn_t *next;
+    for (conn_t *c = tp->conns; c; c = next) {
+        next = c->next;
+        if (c->link != l)
+            continue;
+        if (c->tx_op && --c->tx_op->in_flight == 0 && c->tx_op->cut)
+            rgt_send_done(tp, l, c->tx_op, RG_TP_GONE);
+        c->tx_op = NULL;
+        rgt_conn_close(c);
+    }
+    memset(l->rail, 0, sizeof l->rail);
+    l->rails_up = 0;
+    l->stalled = 0;
+    while (l->send_head) {
+        send_op_t *op = l->send_head;
+        l->send_head = op->next;
+        rgt_send_done(tp, l, op, RG_TP_GONE);
+    }
+    l->send_tail = &l->send_head;
+    while (l->recv_head) {
+        recv_op_t *op = l->recv_head;
+        rgt_recv_unlink(l, op);
+        rgt_recv_done(tp, l, op, RG_TP_GONE, NULL);
+    }
+    while (l->unasked)
+        rgt_unasked_free(l, l->unasked);
+    if (l->note_dirty)
+        tp->n_notes--;
+    l->note_dirty = l->note_owed = 0;
+}
+
+void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...)
+{
+    if (l->state == LINK_DOWN || l->state == LINK_FREE)
+        return;
+    char text[sizeof l->text];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    memcpy(l->text, text, sizeof text);
+    rgt_link_clear(tp, l);
+    l->state = LINK_DOWN;
+    rg_completion_t *c = rgt_ring_push(tp);
+    c->event = RG_TP_LINK_DOWN;
+    c->status = RG_TP_GONE;
+    c->link = l->index;
+    c->text = l->text;
+    rgt_log(tp, RG_LOG_INFO, 0, "tcp: link %u down: %s", l->index, l->text);
+}
+
+static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail)
+{
+    c->link = l;
+    c->rail = rail;
+    c->rbuf = malloc(READ_BUFFER);
+    if (!c->rbuf) {
+        rgt_link_fail(tp, l, "out of memory for a connection's buffer");
+        return;
+    }
+    set_state(c, CONN_RAIL);
+    c->deadline = NEVER;
+    l->rail[rail] = c;
+    /* Bytes that come before all rails are there wait in the kernel. */
+    rgt_interest(c, EPOLLRDHUP);
+    if (++l->rails_up < l->rails)
+        return;
+    l->state = LINK_UP;
+    uint64_t now = rg_os_now_ns();
+    for (uint32_t r = 0; r < l->rails; r++) {
+        rgt_interest(l->rail[r], EPOLLIN | EPOLLRDHUP);
+        l->rail[r]->deadline = now + tp->conf.heartbeat_ms * 250000ull;
+        rgt_timer_at(tp, l->rail[r]->deadline);
+    }
+    rg_completion_t *done = rgt_ring_push(tp);
+    done->event = RG_TP_LINK_UP;
+    done->link = l->index;
+    if (tp->note_seq)
+        l->note_owed = 1;
+    rgt_push(tp, l);
+}
+
+/* ---- Dialling ---- */
+
+static void dial_later(conn_t *c, const char *why, int e)
+{
+    link_t *l = c->link;
+    char addr[80] = "?";
+    rg_os_addr_text((struct sockaddr *)&l->addr[c->addr_index], addr, sizeof addr);
+    snprintf(l->text, sizeof l->text, "%s: %s", addr, e ? strerror(e) : why);
+    if (c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
+    c->interest = 0;
+    c->hello_n = 0;
+    set_state(c, CONN_DIALING);
+    c->deadline = NEVER;
+    c->retry_at = rg_os_now_ns();
+    if (++c->addr_index >= l->addrs) {
+        c->addr_index = 0;
+        c->retry_at += c->backoff_ns;
+        c->backoff_ns = c->backoff_ns * 2 > BACKOFF_MOST_NS ? BACKOFF_MOST_NS : c->backoff_ns * 2;
+    }
+    rgt_timer_at(c->tp, c->retry_at);
+}
+
+static void dial_try(conn_t *c)
+{
+    link_t *l = c->link;
+    rg_error_t err = { 0 };
+    uint64_t now = rg_os_now_ns();
+    c->retry_at = NEVER;
+    c->fd = rg_os_connect((struct sockaddr *)&l->addr[c->addr_index], rgt_salen(&l->addr[c->addr_index]), &err);
+    if (c->fd < 0) {
+        c->fd = -1;
+        dial_later(c, err.text, err.sys_errno);
+        return;
+    }
+    if (watch(c, EPOLLOUT) != 0) {
+        dial_later(c, "epoll", errno);
+        return;
+    }
+    /* A host that swallows our SYN must leave time for the peer's other addresses. */
+    c->deadline = l->addrs > 1 ? now + (l->timeout_ms * 1000000ull) / (unsigned)(2 * l->addrs) : NEVER;
+    rgt_timer_at(c->tp, c->deadline);
+}
+
+rg_status_t rgt_dial(rg_tp_t *tp, link_t *l, rg_error_t *err)
+{
+    for (uint32_t r = 0; r < l->rails; r++) {
+        conn_t *c = conn_new(tp, CONN_DIALING, -1);
+        if (!c) {
+            rgt_link_clear(tp, l);
+            l->state = LINK_FREE;
+            return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a connection");
+        }
+        c->link = l;
+        c->rail = r;
+        dial_try(c);
+    }
+    return RG_OK;
+}
+
+static void dial_connected(conn_t *c)
+{
+    rg_tp_t *tp = c->tp;
+    link_t *l = c->link;
+    int e = 0;
+    socklen_t len = sizeof e;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &e, &len) != 0)
+        e = errno;
+    if (e) {
+        dial_later(c, "", e);
+        return;
+    }
+    /* A port of our own range may have connected to itself (simultaneous open): the greeting would come back to us and
+     * be refused, so nothing special is needed. */
+    set_options(tp, c->fd);
+    hello_t h = { .kind = HELLO_DIAL, .attempt = l->attempt, .rail = (uint16_t)c->rail, .rails = (uint16_t)l->rails };
+    memcpy(h.nonce, tp->cfg.nonce, 16);
+    memcpy(h.from, tp->cfg.identity, 16);
+    memcpy(h.to, l->identity, 16);
+    uint8_t out[HELLO_BYTES];
+    rgt_hello_put(out, &h);
+    ssize_t n = send(c->fd, out, sizeof out, MSG_NOSIGNAL);
+    if (n != (ssize_t)sizeof out) {
+        dial_later(c, "the greeting could not be sent", n < 0 ? errno : 0);
+        return;
+    }
+    c->deadline = NEVER;
+    set_state(c, CONN_GREETING);
+    rgt_interest(c, EPOLLIN | EPOLLRDHUP);
+}
+
+/* Reads what is missing of a greeting: 1 when it is whole, 0 when more must come, -1 when the connection is over. */
+static int greeting_read(conn_t *c)
+{
+    while (c->hello_n < HELLO_BYTES) {
+        ssize_t n = recv(c->fd, c->hello_bytes + c->hello_n, HELLO_BYTES - c->hello_n, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+        if (n == 0) {
+            errno = 0;
+            return -1;
+        }
+        c->hello_n += (uint32_t)n;
+    }
+    return 1;
+}
+
+static void dial_answered(conn_t *c)
+{
+    rg_tp_t *tp = c->tp;
+    link_t *l = c->link;
+    hello_t h;
+    int got = greeting_read(c);
+    if (got < 0) {
+        dial_later(c, "the other side closed the connection in the handshake: it is another program or another group, or has "
+                   "not been told of this process", errno);
+        return;
+    }
+    if (got == 0)
+        return;
+    if (rgt_hello_get(c->hello_bytes, &h) != 0 || h.kind != HELLO_ACK || memcmp(h.nonce, tp->cfg.nonce, 16) != 0 ||
+        memcmp(h.from, l->identity, 16) != 0 || memcmp(h.to, tp->cfg.identity, 16) != 0 || h.attempt != l->attempt ||
+        h.rail != c->rail) {
+        dial_later(c, "another process answers there", 0);
+        return;
+    }
+    rail_up(tp, l, c, c->rail);
+}
+
+/* ---- Accepting ---- */
+
+rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, uint8_t *blob, uint32_t *blob_len, rg_error_t *err)
+{
+    struct sockaddr_storage told[ADDRS_MAX];
+    static const sa_family_t families[2] = { AF_INET, AF_INET6 };
+    int count = 0;
+    for (int f = 0; f < 2; f++) {
+        struct sockaddr_storage at, bound;
+        int having = 0;
+        for (int i = 0; i < n; i++)
+            if (addr[i].ss_family == families[f] && having++ == 0)
+                at = addr[i];
+        if (having == 0)
+            continue;
+        /* One address: nobody can come by another way. Several: all, since a socket can have only one or all. */
+        if (families[f] == AF_INET) {
+            ((struct sockaddr_in *)&at)->sin_port = htons((uint16_t)tp->conf.listen_port);
+            if (having > 1)
+                ((struct sockaddr_in *)&at)->sin_addr.s_addr = htonl(INADDR_ANY);
+        } else {
+            ((struct sockaddr_in6 *)&at)->sin6_port = htons((uint16_t)tp->conf.listen_port);
+            if (having > 1)
+                ((struct sockaddr_in6 *)&at)->sin6_addr = in6addr_any;
+        }
+        int fd = rg_os_listen((struct sockaddr *)&at, rgt_salen(&at), &bound, err);
+        if (fd < 0)
+            return (rg_status_t)fd;
+        listener_t *ls = &tp->listen[tp->listeners];
+        ls->ev = EV_LISTENER;
+        ls->fd = fd;
+        tp->families[tp->listeners++] = families[f];
+        struct epoll_event ev = { .events = EPOLLIN, .data.ptr = ls };
+        if (epoll_ctl(tp->epoll, EPOLL_CTL_ADD, fd, &ev) != 0)
+            return rg_fail(err, RG_ERR_SYSTEM, errno, "cannot watch the listening socket: %s", strerror(errno));
+        for (int i = 0; i < n && count < ADDRS_MAX; i++) {
+            if (addr[i].ss_family != families[f])
+                continue;
+            told[count] = addr[i];
+            if (families[f] == AF_INET)
+                ((struct sockaddr_in *)&told[count])->sin_port = ((struct sockaddr_in *)&bound)->sin_port;
+            else
+                ((struct sockaddr_in6 *)&told[count])->sin6_port = ((struct sockaddr_in6 *)&bound)->sin6_port;
+            if (families[f] == AF_INET6 && ((const struct sockaddr_in6 *)&addr[i])->sin6_scope_id)
+                tp->scope = ((const struct sockaddr_in6 *)&addr[i])->sin6_scope_id;
+            count++;
+        }
+    }
+    *blob_len = rgt_blob_put(blob, told, count);
+    return RG_OK;
+}
+
+static void stranger_close(conn_t *c, const char *why)
+{
+    struct sockaddr_storage peer;
+    socklen_t len = sizeof peer;
+    char text[80] = "?";
+    if (getpeername(c->fd, (struct sockaddr *)&peer, &len) == 0)
+        rg_os_addr_text((struct sockaddr *)&peer, text, sizeof text);
+    rgt_log(c->tp, RG_LOG_WARN, 1, "tcp: connection from %s closed: %s", text, why);
+    rgt_conn_close(c);
+}
+
+static void evict_oldest(rg_tp_t *tp, conn_state_t s, const char *why)
+{
+    for (conn_t *c = tp->conns; c; c = c->next)
+        if (c->state == s) {
+            stranger_close(c, why);
+            return;
+        }
+}
+
+static void adopt(rg_tp_t *tp, link_t *l, conn_t *c)
+{
+    hello_t h = c->hello;
+    if (l->attempt != h.attempt) {
+        for (uint32_t r = 0; r < RAILS_MAX; r++)
+            if (l->rail[r])
+                rgt_conn_close(l->rail[r]);
+        memset(l->rail, 0, sizeof l->rail);
+        l->rails_up = 0;
+        l->attempt = h.attempt;
+        l->rails = h.rails;
+    }
+    if (h.rails != l->rails || l->rail[h.rail]) {
+        stranger_close(c, "its greeting contradicts an earlier one");
+        return;
+    }
+    uint8_t out[HELLO_BYTES];
+    h.kind = HELLO_ACK;
+    memcpy(h.to, h.from, 16);
+    memcpy(h.from, tp->cfg.identity, 16);
+    rgt_hello_put(out, &h);
+    set_options(tp, c->fd);
+    if (send(c->fd, out, sizeof out, MSG_NOSIGNAL) != (ssize_t)sizeof out) {
+        stranger_close(c, "the answer to its greeting could not be sent");
+        return;
+    }
+    rail_up(tp, l, c, h.rail);
+}
+
+/* The peer's newest attempt counts: an older one is a connection that it has given up. */
+void rgt_adopt_parked(rg_tp_t *tp, link_t *l)
+{
+    conn_t *next, *newest = NULL;
+    if (!tp->nonce_known)
+        return;
+    for (conn_t *c = tp->conns; c; c = next) {
+        uint8_t byte;
+        next = c->next;
+        if (c->state != CONN_PARKED || memcmp(c->hello.from, l->identity, 16) != 0)
+            continue;
+        if (recv(c->fd, &byte, 1, MSG_PEEK) == 0)
+            rgt_conn_close(c);
+        else
+            newest = c;
+    }
+    if (!newest)
+        return;
+    uint64_t attempt = newest->hello.attempt;
+    for (conn_t *c = tp->conns; c; c = next) {
+        next = c->next;
+        if (c->state != CONN_PARKED || memcmp(c->hello.from, l->identity, 16) != 0)
+            continue;
+        if (c->hello.attempt == attempt && l->state == LINK_WAITING)
+            adopt(tp, l, c);
+        else if (c->hello.attempt != attempt)
+            rgt_conn_close(c);
+    }
+}
+
+static link_t *link_waiting_for(rg_tp_t *tp, const uint8_t id[16])
+{
+    for (uint32_t i = 0; i < tp->n_links; i++)
+        if (tp->links[i] && tp->links[i]->state == LINK_WAITING && memcmp(tp->links[i]->identity, id, 16) == 0)
+            return tp->links[i];
+    return NULL;
+}
+
+/* A greeting is whole: adopt, park, or close. */
+static void greeted(rg_tp_t *tp, conn_t *c)
+{
+    if (tp->nonce_known && memcmp(c->hello.nonce, tp->cfg.nonce, 16) != 0) {
+        stranger_close(c, "it belongs to another group");
+        return;
+    }
+    link_t *l = tp->nonce_known ? link_waiting_for(tp, c->hello.from) : NULL;
+    if (l) {
+        adopt(tp, l, c);
+        return;
+    }
+    if (c->state == CONN_PARKED)
+        return;
+    if (tp->n_parked >= PARKED_MAX)
+        evict_oldest(tp, CONN_PARKED, "too many peers wait that this process has not been told of");
+    set_state(c, CONN_PARKED);
+    c->deadline = rg_os_now_ns() + PARKED_NS;
+    rgt_timer_at(tp, c->deadline);
+    rgt_interest(c, EPOLLRDHUP);
+}
+
+static void stranger_read(rg_tp_t *tp, conn_t *c)
+{
+    int got = greeting_read(c);
+    if (got < 0) {
+        stranger_close(c, "it left without a greeting");
+    } else if (got == 1) {
+        if (rgt_hello_get(c->hello_bytes, &c->hello) != 0 || c->hello.kind != HELLO_DIAL)
+            stranger_close(c, "it does not speak this protocol, or another version of it");
+        else if (memcmp(c->hello.to, tp->cfg.identity, 16) != 0 || memcmp(c->hello.from, tp->cfg.identity, 16) == 0)
+            stranger_close(c, "it looks for another process");
+        else
+            greeted(tp, c);
+    } else if (c->hello_n >= 4 && memcmp(c->hello_bytes, "RHel", 4) != 0) {
+        stranger_close(c, "it does not speak this protocol");
+    }
+}
+
+void rgt_nonce_known(rg_tp_t *tp)
+{
+    conn_t *next;
+    for (conn_t *c = tp->conns; c; c = next) {
+        next = c->next;
+        if (c->state == CONN_PARKED && memcmp(c->hello.nonce, tp->cfg.nonce, 16) != 0)
+            stranger_close(c, "it belongs to another group");
+    }
+    for (uint32_t i = 0; i < tp->n_links; i++)
+        if (tp->links[i] && tp->links[i]->state == LINK_WAITING)
+            rgt_adopt_parked(tp, tp->links[i]);
+}
+
+/* Without a descriptor to accept into, the pending connection would keep the listening socket readable for ever. The
+ * spare descriptor is given up to take it and close it; if even that fails the socket rests for a while. */
+static void no_descriptors(rg_tp_t *tp, listener_t *ls)
+{
+    rgt_log(tp, RG_LOG_WARN, 1, "tcp: a connection was refused: no file descriptors are left; raise the limit (ulimit -n)");
+    if (tp->spare_fd >= 0) {
+        close(tp->spare_fd);
+        int fd = accept4(ls->fd, NULL, NULL, SOCK_CLOEXEC);
+        if (fd >= 0)
+            close(fd);
+        tp->spare_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (fd >= 0)
+            return;
+    }
+    struct epoll_event ev = { .events = 0, .data.ptr = ls };
+    epoll_ctl(tp->epoll, EPOLL_CTL_MOD, ls->fd, &ev);
+    ls->paused = 1;
+    tp->resume_listen = rg_os_now_ns() + 100000000ull;
+    rgt_timer_at(tp, tp->resume_listen);
+}
+
+void rgt_accept(rg_tp_t *tp, listener_t *ls)
+{
+    /* A bounded number at a time, so that a flood cannot hold up the links. */
+    for (int i = 0; i < 16; i++) {
+        int fd = accept4(ls->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                no_descriptors(tp, ls);
+            if (errno == EINTR || errno == ECONNABORTED)
+                continue;
+            return;
+        }
+        if (tp->n_strangers >= STRANGERS_MAX)
+            evict_oldest(tp, CONN_STRANGER, "too many connections without a greeting");
+        conn_t *c = conn_new(tp, CONN_STRANGER, fd);
+        if (!c) {
+            close(fd);
+            return;
+        }
+        if (watch(c, EPOLLIN | EPOLLRDHUP) != 0) {
+            rgt_conn_close(c);
+            return;
+        }
+        c->deadline = rg_os_now_ns() + STRANGER_NS;
+        rgt_timer_at(tp, c->deadline);
+        stranger_read(tp, c); /* the greeting is mostly there already */
+    }
+}
+
+void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events)
+{
+    if (c->state == CONN_DIALING)
+        dial_connected(c);
+    else if (c->state == CONN_GREETING)
+        dial_answered(c);
+    else if (c->state == CONN_STRANGER)
+        stranger_read(tp, c);
+    else if (c->state == CONN_PARKED && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
+        rgt_conn_close(c);
+}
+
+/* ---- Timers ---- */
+
+/* A peer that is alive acknowledges, even when it does not read: its kernel answers data and window probes alike. */
+static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now)
+{
+    struct tcp_info ti;
+    socklen_t len = sizeof ti;
+    uint64_t allowed = tp->conf.heartbeat_ms * 1000000ull;
+    memset(&ti, 0, sizeof ti);
+    c->deadline = now + allowed / 4;
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0)
+        return;
+    if (ti.tcpi_unacked == 0 && ti.tcpi_probes == 0) {
+        c->retry_at = NEVER;
+        return;
+    }
+    uint64_t last = now - ti.tcpi_last_ack_recv * 1000000ull;
+    if (c->retry_at == NEVER || last > c->retry_at)
+        c->retry_at = last > now || c->retry_at == NEVER ? now : last; /* silent since */
+    if (ti.tcpi_unacked == 0) /* window probes become rare: wait for two of them */
+        allowed += 2 * ((uint64_t)ti.tcpi_rto * 1000u << (ti.tcpi_backoff > 10 ? 10 : ti.tcpi_backoff));
+    if (now - c->retry_at > allowed)
+        rgt_link_fail(tp, c->link, "the peer has not acknowledged anything for %llu ms",
+                      (unsigned long long)((now - c->retry_at) / 1000000u));
+}
+
+static void conn_timer(rg_tp_t *tp, conn_t *c, uint64_t now)
+{
+    switch (c->state) {
+    case CONN_DIALING:
+        if (c->retry_at <= now)
+            dial_try(c);
+        else if (c->deadline <= now)
+            dial_later(c, "no answer", 0);
+        break;
+    case CONN_STRANGER:
+        if (c->deadline <= now)
+            stranger_close(c, "it did not say who it is");
+        break;
+    case CONN_PARKED:
+        if (c->deadline <= now)
+            stranger_close(c, "this process was never told of it");
+        break;
+    case CONN_RAIL:
+        if (c->deadline <= now)
+            watch_liveness(tp, c, now);
+        break;
+    default:
+        break;
+    }
+}
+
+static void link_timer(rg_tp_t *tp, link_t *l, uint64_t now)
+{
+    if ((l->state != LINK_DIALING && l->state != LINK_WAITING) || l->deadline > now)
+        return;
+    if (l->state == LINK_WAITING) {
+        rgt_link_fail(tp, l, "the peer did not connect to this process within %u ms", l->timeout_ms);
+    } else {
+        char addr[80], why[200];
+        rg_os_addr_text((struct sockaddr *)&l->addr[0], addr, sizeof addr);
+        snprintf(why, sizeof why, "%.199s", l->text[0] ? l->text : "no answer");
+        rgt_link_fail(tp, l, "cannot connect to %s%s within %u ms; last: %s", addr, l->addrs > 1 ? " or its other addresses" : "",
+                      l->timeout_ms, why);
+    }
+}
+
+void rgt_timers(rg_tp_t *tp, uint64_t now)
+{
+    conn_t *next;
+    tp->next_timer = NEVER;
+    for (conn_t *c = tp->conns; c; c = next) {
+        next = c->next;
+        conn_timer(tp, c, now);
+        if (next && next->state == CONN_DEAD) {
+            /* A link failed and took its other rails along; what is left is looked at in the next round. */
+            tp->next_timer = now;
+            break;
+        }
+    }
+    for (uint32_t i = 0; i < tp->n_links; i++)
+        if (tp->links[i])
+            link_timer(tp, tp->links[i], now);
+    for (conn_t *c = tp->conns; c; c = c->next) {
+        if (c->state != CONN_RAIL || c->deadline != NEVER)
+            rgt_timer_at(tp, c->deadline);
+        if (c->state == CONN_DIALING)
+            rgt_timer_at(tp, c->retry_at);
+    }
+    for (uint32_t i = 0; i < tp->n_links; i++)
+        if (tp->links[i] && (tp->links[i]->state == LINK_DIALING || tp->links[i]->state == LINK_WAITING))
+            rgt_timer_at(tp, tp->links[i]->deadline);
+    if (tp->resume_listen != NEVER && tp->resume_listen <= now) {
+        for (int i = 0; i < tp->listeners; i++) {
+            struct epoll_event ev = { .events = EPOLLIN, .data.ptr = &tp->listen[i] };
+            epoll_ctl(tp->epoll, EPOLL_CTL_MOD, tp->listen[i].fd, &ev);
+            tp->listen[i].paused = 0;
+        }
+        tp->resume_listen = NEVER;
+    }
+    rgt_timer_at(tp, tp->resume_listen);
+}

@@ -1,0 +1,261 @@
+/* tcp_internal.h: what the files of the TCP transport share. A link is a peer; a link has one or more rails, each a
+ * TCP connection; each rail carries frames (a header and at most SEGMENT bytes of one message).
+ *   tcp.c        the table: open, close, send, recv, note, fence, drop, poll, arm
+ *   tcp_conn.c   listening, dialling, the handshake, strangers, liveness, the end of a link
+ *   tcp_send.c   cutting messages into frames and handing them to the kernel
+ *   tcp_recv.c   taking frames apart, matching, sinks
+ *   tcp_wire.c   bytes of headers and address blobs
+ * Nothing here locks (rule T2) and nothing calls back (rule T1). */
+#ifndef RG_TCP_INTERNAL_H
+#define RG_TCP_INTERNAL_H
+
+#include "observe/log.h"
+#include "os/os.h"
+#include "regroup_transport.h"
+
+#include <netinet/in.h>
+
+#define FRAME_BYTES 80
+#define HELLO_BYTES 80
+#define SEGMENT (256u << 10)      /* most payload of one frame; a multiple of every element size */
+#define READ_BUFFER (68u << 10)   /* per rail: headers and small messages, several per read */
+#define STAGING (256u << 10)      /* one per endpoint: large reductions pass through it while they are in cache */
+#define PEEK_DIRECT (16u << 10)   /* a copying receive from this size on is read straight into place */
+#define UNASKED_MAX (16u << 20)   /* per link: bytes kept of messages that nobody has asked for yet */
+#define UNASKED_COUNT_MAX 4096u   /* per link: their number, so that empty messages are bounded too */
+#define STRANGERS_MAX 64
+#define PARKED_MAX 64
+#define RAILS_MAX 16
+#define ADDRS_MAX 8
+#define LINKS_MAX 65536u
+#define DIRECT_RAILS 8            /* up to this many rails are read without asking epoll first */
+#define STRANGER_NS (5 * 1000000000ull)
+#define PARKED_NS (30 * 1000000000ull)
+#define NEVER UINT64_MAX
+
+/* ---- Wire (tcp_wire.c) ---- */
+
+enum { FRAME_DATA = 1, FRAME_NOTE = 2 };
+
+typedef struct frame {
+    uint8_t type;
+    uint32_t len;      /* payload bytes that follow */
+    uint32_t note_seq; /* rails overtake each other: the larger one is the newer note */
+    uint64_t note;
+    uint64_t mseq;     /* number of the message on this link: what holds its segments together */
+    uint64_t offset, total;
+    rg_tag_t tag;
+} frame_t;
+
+void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f);
+/* Returns NULL, or what is wrong with it. */
+const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f);
+
+enum { HELLO_DIAL = 1, HELLO_ACK = 2 };
+
+typedef struct hello {
+    uint8_t kind;
+    uint8_t nonce[16];
+    uint8_t from[16], to[16];
+    uint64_t attempt; /* all rails of one connect() say the same */
+    uint16_t rail, rails;
+} hello_t;
+
+void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h);
+int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h); /* 0 when it is one */
+
+uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n);
+int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[ADDRS_MAX]); /* how many; -1: not a blob */
+socklen_t rgt_salen(const struct sockaddr_storage *a);
+
+/* ---- Operations ---- */
+
+typedef struct send_op {
+    struct send_op *next;
+    rg_tp_send_t s;
+    uint64_t mseq;
+    uint64_t next_off;  /* cut into frames up to here */
+    uint32_t in_flight; /* frames of it that rails have not handed to the kernel yet */
+    uint32_t cut;       /* all of it is in frames */
+} send_op_t;
+
+typedef struct recv_op {
+    struct recv_op *next;
+    rg_tp_recv_t r;
+    uint64_t mseq; /* once bound */
+    uint64_t got;
+    uint32_t bound;
+} recv_op_t;
+
+/* A message, or the rest of one, that has no receive: kept, or thrown away as it comes. */
+typedef struct unasked {
+    struct unasked *next;
+    rg_tag_t tag;
+    uint64_t mseq, total, got;
+    uint8_t *bytes; /* NULL: thrown away */
+} unasked_t;
+
+/* ---- Connections ---- */
+
+typedef enum conn_state {
+    CONN_DIALING,  /* connect() is under way, or waits for its next try (fd -1) */
+    CONN_GREETING, /* our HELLO is out, the answer is not in */
+    CONN_STRANGER, /* accepted, has not said HELLO yet */
+    CONN_PARKED,   /* said HELLO, but nobody here waits for it yet */
+    CONN_RAIL,
+    CONN_DEAD      /* freed at the end of the poll: events of it may still be in hand */
+} conn_state_t;
+
+enum { EV_LISTENER = 1, EV_CONN = 2 };
+
+struct link;
+
+typedef struct conn {
+    int ev; /* EV_CONN; first, epoll's pointer leads here */
+    int fd;
+    conn_state_t state;
+    struct conn *next, **prev; /* list of all, oldest first */
+    struct rg_tp *tp;
+    struct link *link; /* DIALING, GREETING, RAIL */
+    uint32_t rail;
+    uint32_t interest; /* what epoll has been told */
+    uint64_t deadline; /* of the state; RAIL: when to look whether the peer still answers */
+    uint64_t retry_at, backoff_ns;
+    int addr_index;
+    hello_t hello;          /* STRANGER, PARKED */
+    uint8_t hello_bytes[HELLO_BYTES];
+    uint32_t hello_n;
+    uint8_t *rbuf; /* READ_BUFFER, of a RAIL */
+    uint32_t rpos, rend;
+    /* The frame being received. */
+    uint8_t in_body, stalled, rx_eof;
+    frame_t f;
+    uint32_t done;     /* payload bytes of it that were taken */
+    recv_op_t *rx;     /* sink; or */
+    unasked_t *kept;   /* sink; or both NULL: thrown away */
+    uint8_t carry[16]; /* the first bytes of an element whose rest has not come yet */
+    uint32_t carry_n;
+    /* The frame being sent. */
+    uint8_t tx_busy, tx_blocked;
+    uint32_t tx_head_sent, tx_len, tx_sent;
+    uint8_t tx_head[FRAME_BYTES];
+    const uint8_t *tx_data;
+    uint8_t *tx_private; /* owns tx_data after a fence */
+    send_op_t *tx_op;    /* NULL: a note, or an operation that was fenced */
+    uint8_t tx_zero;     /* this frame goes through the pipe */
+    uint32_t tx_piped;   /* bytes that are in the pipe now */
+    int pipe[2];         /* -1 until the first zero-copy send */
+} conn_t;
+
+typedef enum link_state { LINK_FREE, LINK_DIALING, LINK_WAITING, LINK_UP, LINK_DOWN } link_state_t;
+
+typedef struct link {
+    link_state_t state;
+    uint32_t index;
+    uint8_t identity[16];
+    struct sockaddr_storage addr[ADDRS_MAX];
+    int addrs;
+    uint64_t deadline; /* DIALING, WAITING */
+    uint32_t timeout_ms;
+    uint64_t attempt;
+    uint32_t rails, rails_up;
+    conn_t *rail[RAILS_MAX];
+    uint32_t rail_next;
+    send_op_t *send_head, **send_tail;
+    recv_op_t *recv_head, **recv_tail;
+    uint32_t posted;   /* receives in the list */
+    uint32_t stalled;  /* rails whose frame waits for a receive */
+    unasked_t *unasked;
+    uint64_t unasked_bytes;
+    uint32_t unasked_count;
+    uint64_t mseq_out;
+    uint64_t note_in;
+    uint32_t note_seq_in;
+    uint8_t note_dirty, note_owed; /* to tell the caller; to send to the peer */
+    uint64_t sent, received;       /* payload bytes */
+    char text[320];
+} link_t;
+
+typedef struct listener {
+    int ev; /* EV_LISTENER */
+    int fd;
+    int paused; /* no descriptors left: not watched until `resume` */
+} listener_t;
+
+struct rg_tp {
+    rg_tp_config_t cfg;
+    rg_config_t conf;
+    char congestion[32];
+    uint8_t nonce_known, armed, zero_copy;
+    uint8_t many; /* more than DIRECT_RAILS rails: epoll says which to look at */
+    int epoll, spare_fd;
+    listener_t listen[2];
+    int listeners;
+    sa_family_t families[2];
+    uint32_t scope; /* interface of our link-local address, 0 when there is none */
+    conn_t *conns, **conns_tail;
+    uint32_t n_strangers, n_parked, n_handshakes, n_rails;
+    conn_t *grave;
+    link_t **links;
+    uint32_t n_links;
+    uint32_t n_notes; /* links with note_dirty */
+    uint64_t fence;
+    uint64_t note;
+    uint32_t note_seq;
+    send_op_t *free_sends;
+    recv_op_t *free_recvs;
+    uint32_t n_ops; /* sends and receives out */
+    const void *now_op; /* the operation that send() or recv() is just posting, */
+    int now_done;       /* and whether it finished at once */
+    /* Completions in waiting: a ring whose size is a power of two and never less than what can still complete. */
+    rg_completion_t *ring;
+    uint32_t ring_cap, ring_head, ring_n;
+    uint8_t *staging;
+    uint32_t polls;
+    uint64_t next_timer, resume_listen;
+    uint64_t log_at;
+    uint32_t log_muted;
+    uint64_t sent, received;
+};
+
+/* ---- tcp.c ---- */
+int rgt_ring_reserve(rg_tp_t *tp, uint32_t more);          /* 0 when `more` completions fit as well */
+rg_completion_t *rgt_ring_push(rg_tp_t *tp);               /* zeroed; within what was reserved */
+void rgt_send_done(rg_tp_t *tp, link_t *l, send_op_t *op, rg_tp_status_t st);
+void rgt_recv_done(rg_tp_t *tp, link_t *l, recv_op_t *op, rg_tp_status_t st, const rg_tag_t *came);
+void rgt_send_free(rg_tp_t *tp, send_op_t *op);
+void rgt_recv_free(rg_tp_t *tp, recv_op_t *op);
+void rgt_recv_unlink(link_t *l, recv_op_t *op);
+void rgt_log(rg_tp_t *tp, rg_log_level_t level, int limited, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
+/* ---- tcp_conn.c ---- */
+rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, uint8_t *blob, uint32_t *blob_len, rg_error_t *err);
+rg_status_t rgt_check_congestion(rg_tp_t *tp, rg_error_t *err);
+rg_status_t rgt_dial(rg_tp_t *tp, link_t *l, rg_error_t *err);
+void rgt_adopt_parked(rg_tp_t *tp, link_t *l);
+void rgt_nonce_known(rg_tp_t *tp);
+void rgt_accept(rg_tp_t *tp, listener_t *ls);
+void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events);
+void rgt_timers(rg_tp_t *tp, uint64_t now);
+void rgt_timer_at(rg_tp_t *tp, uint64_t when);
+void rgt_conn_close(conn_t *c);
+void rgt_bury(rg_tp_t *tp);
+void rgt_interest(conn_t *c, uint32_t want);
+void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Ends everything pending on the link and its connections; the caller tells. */
+void rgt_link_clear(rg_tp_t *tp, link_t *l);
+
+/* ---- tcp_send.c ---- */
+void rgt_push(rg_tp_t *tp, link_t *l);              /* lets free rails take frames */
+void rgt_tx(rg_tp_t *tp, conn_t *c);                /* goes on with the frame in hand */
+int rgt_tx_fence(conn_t *c);                        /* cuts the frame in hand loose from the caller's buffer; -1: no memory */
+void rgt_pipe_close(conn_t *c);
+
+/* ---- tcp_recv.c ---- */
+void rgt_rx(rg_tp_t *tp, conn_t *c);
+void rgt_post(rg_tp_t *tp, link_t *l, recv_op_t *op); /* looks among what has come already */
+void rgt_restart(rg_tp_t *tp, link_t *l);            /* looks again at frames that wait for a receive */
+void rgt_rx_fence(rg_tp_t *tp, link_t *l);
+void rgt_unasked_free(link_t *l, unasked_t *u);
+
+#endif

@@ -1,0 +1,447 @@
+/* tcp_recv.c: takes frames apart. A frame finds the receive posted for it by tag, or waits: as long as nothing else is
+ * asked for on its link it waits in the kernel (its sender is held up, no memory is spent); otherwise its bytes are
+ * kept, within UNASKED_MAX, so that what was asked for can come past it (rule T6).
+ * Relies on rgt_frame_get() for the checks of single headers; checks here what needs the state of the link. Must not
+ * write into a sink before the tag, signature and length of its message are known to fit. */
+#include "tcp_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define TURN (512u << 10) /* bytes per call and rail: then sending has its turn */
+
+static int tag_equal(const rg_tag_t *a, const rg_tag_t *b)
+{
+    return a->epoch == b->epoch && a->gen == b->gen && a->op == b->op && a->ord == b->ord;
+}
+
+/* ---- Messages without a receive ---- */
+
+void rgt_unasked_free(link_t *l, unasked_t *u)
+{
+    unasked_t **at = &l->unasked;
+    while (*at && *at != u)
+        at = &(*at)->next;
+    if (*at)
+        *at = u->next;
+    for (uint32_t r = 0; r < l->rails; r++)
+        if (l->rail[r] && l->rail[r]->kept == u)
+            l->rail[r]->kept = NULL;
+    if (u->bytes)
+        l->unasked_bytes -= u->total;
+    l->unasked_count--;
+    free(u->bytes);
+    free(u);
+}
+
+static unasked_t *unasked_new(link_t *l, const frame_t *f, int keep)
+{
+    if (l->unasked_count >= UNASKED_COUNT_MAX || (keep && f->total > UNASKED_MAX - l->unasked_bytes))
+        return NULL;
+    unasked_t *u = calloc(1, sizeof *u);
+    if (!u)
+        return NULL;
+    if (keep) {
+        u->bytes = malloc(f->total ? f->total : 1);
+        if (!u->bytes) {
+            free(u);
+            return NULL;
+        }
+        l->unasked_bytes += f->total;
+    }
+    u->tag = f->tag;
+    u->mseq = f->mseq;
+    u->total = f->total;
+    l->unasked_count++;
+    unasked_t **at = &l->unasked; /* in order of arrival */
+    while (*at)
+        at = &(*at)->next;
+    *at = u;
+    return u;
+}
+
+static void tell_unexpected(rg_tp_t *tp, link_t *l, const frame_t *f)
+{
+    if (f->offset != 0 || rgt_ring_reserve(tp, 1) != 0)
+        return; /* once per message: its first frame */
+    rg_completion_t *c = rgt_ring_push(tp);
+    c->event = RG_TP_UNEXPECTED;
+    c->link = l->index;
+    c->tag = f->tag;
+}
+
+/* ---- Sinks ---- */
+
+static void reduce_bytes(conn_t *c, const uint8_t *p, uint32_t n)
+{
+    const rg_tp_recv_t *r = &c->rx->r;
+    uint32_t e = r->wire_elem;
+    uint64_t index = (c->f.offset + c->done) / e;
+    c->done += n;
+    if (c->carry_n) {
+        uint32_t want = e - c->carry_n, have = n < want ? n : want;
+        memcpy(c->carry + c->carry_n, p, have);
+        c->carry_n += have;
+        p += have;
+        n -= have;
+        if (c->carry_n < e)
+            return;
+        r->reduce(r->reduce_ctx, (uint8_t *)r->dst + index * r->dst_elem, (const uint8_t *)r->a + index * r->a_elem, c->carry, 1);
+        index++;
+        c->carry_n = 0;
+    }
+    uint32_t whole = n / e;
+    if (whole)
+        r->reduce(r->reduce_ctx, (uint8_t *)r->dst + index * r->dst_elem, (const uint8_t *)r->a + index * r->a_elem, p, whole);
+    c->carry_n = n - whole * e;
+    memcpy(c->carry, p + whole * e, c->carry_n);
+}
+
+static void take_bytes(conn_t *c, const uint8_t *p, uint32_t n)
+{
+    if (c->rx && c->rx->r.reduce) {
+        reduce_bytes(c, p, n);
+        return;
+    }
+    if (c->rx)
+        memcpy((uint8_t *)c->rx->r.dst + c->f.offset + c->done, p, n);
+    else if (c->kept && c->kept->bytes)
+        memcpy(c->kept->bytes + c->f.offset + c->done, p, n);
+    c->done += n;
+}
+
+static int from_kept(rg_tp_t *tp, link_t *l, recv_op_t *op, unasked_t *u);
+
+static void body_done(rg_tp_t *tp, conn_t *c)
+{
+    link_t *l = c->link;
+    recv_op_t *op = c->rx;
+    unasked_t *u = c->kept;
+    c->in_body = 0;
+    c->rx = NULL;
+    c->kept = NULL;
+    l->received += c->f.len;
+    tp->received += c->f.len;
+    if (op) {
+        op->got += c->f.len;
+        if (op->got == op->r.len) {
+            rgt_recv_unlink(l, op);
+            rgt_recv_done(tp, l, op, RG_TP_DONE, NULL);
+        }
+    } else if (u) {
+        u->got += c->f.len;
+        if (u->got < u->total)
+            return;
+        if (!u->bytes) {
+            rgt_unasked_free(l, u);
+            return;
+        }
+        /* A receive may have been posted while the bytes came in. */
+        for (op = l->recv_head; op; op = op->next)
+            if (!op->bound && tag_equal(&op->r.tag, &u->tag)) {
+                from_kept(tp, l, op, u);
+                return;
+            }
+    }
+}
+
+/* ---- Matching ---- */
+
+/* The receive for a frame: the one bound to its message, else the first with its tag that is not bound. */
+static recv_op_t *find_recv(link_t *l, const frame_t *f)
+{
+    recv_op_t *fresh = NULL;
+    for (recv_op_t *op = l->recv_head; op; op = op->next) {
+        if (op->bound ? op->mseq == f->mseq : !fresh && tag_equal(&op->r.tag, &f->tag)) {
+            if (op->bound)
+                return op;
+            fresh = op;
+            if (f->offset == 0 && f->len == f->total)
+                return fresh; /* whole message: nothing can be bound to it */
+        }
+    }
+    return fresh;
+}
+
+enum { DISPATCH_GO, DISPATCH_STALL, DISPATCH_BROKEN };
+
+static int to_receive(rg_tp_t *tp, conn_t *c, recv_op_t *op)
+{
+    link_t *l = c->link;
+    const frame_t *f = &c->f;
+    if (!op->bound && (op->r.tag.sig != f->tag.sig || op->r.len != f->total)) {
+        /* The rest of the message, on whatever rail, has no receive either. */
+        if (f->len < f->total) {
+            c->kept = unasked_new(l, f, 0);
+            if (!c->kept)
+                return DISPATCH_BROKEN;
+        }
+        rgt_recv_unlink(l, op);
+        rgt_recv_done(tp, l, op, RG_TP_MISMATCH, &f->tag);
+        return DISPATCH_GO;
+    }
+    op->bound = 1;
+    op->mseq = f->mseq;
+    /* `got` counts whole frames; those under way on other rails are bounded by the message all the same. */
+    if (f->total != op->r.len || op->got + f->len > op->r.len || (op->r.reduce && f->offset % op->r.wire_elem != 0))
+        return DISPATCH_BROKEN;
+    c->rx = op;
+    return DISPATCH_GO;
+}
+
+/* Decides where the frame in hand goes. */
+static int dispatch(rg_tp_t *tp, conn_t *c)
+{
+    link_t *l = c->link;
+    const frame_t *f = &c->f;
+    c->rx = NULL;
+    c->kept = NULL;
+    if (f->tag.epoch < tp->fence)
+        return DISPATCH_GO;
+    for (unasked_t *u = l->unasked; u; u = u->next)
+        if (u->mseq == f->mseq) {
+            if (u->total != f->total || u->got + f->len > u->total)
+                return DISPATCH_BROKEN;
+            c->kept = u;
+            return DISPATCH_GO;
+        }
+    recv_op_t *op = find_recv(l, f);
+    if (op)
+        return to_receive(tp, c, op);
+    if (!c->stalled)
+        tell_unexpected(tp, l, f);
+    if (l->posted > 0)
+        c->kept = unasked_new(l, f, 1);
+    return c->kept ? DISPATCH_GO : DISPATCH_STALL;
+}
+
+static void stall(conn_t *c, int on)
+{
+    if (c->stalled != on) {
+        c->stalled = (uint8_t)on;
+        c->link->stalled += on ? 1u : (uint32_t)-1;
+    }
+}
+
+/* The header in hand is whole and sound. Returns 0 when its payload can be taken. */
+static int begin_body(rg_tp_t *tp, conn_t *c)
+{
+    int what = dispatch(tp, c);
+    if (what == DISPATCH_BROKEN) {
+        rgt_link_fail(tp, c->link, "the peer broke the protocol: frame contradicts its message (or too many of them)");
+        return -1;
+    }
+    stall(c, what == DISPATCH_STALL);
+    if (what == DISPATCH_STALL)
+        return -1;
+    c->in_body = 1;
+    c->done = 0;
+    c->carry_n = 0;
+    if (c->f.len == 0)
+        body_done(tp, c);
+    return 0;
+}
+
+static int take_header(rg_tp_t *tp, conn_t *c)
+{
+    link_t *l = c->link;
+    const char *wrong = rgt_frame_get(c->rbuf + c->rpos, &c->f);
+    c->rpos += FRAME_BYTES;
+    if (wrong) {
+        rgt_link_fail(tp, l, "the peer broke the protocol: %s", wrong);
+        return -1;
+    }
+    if (c->f.note_seq != l->note_seq_in && (int32_t)(c->f.note_seq - l->note_seq_in) > 0) {
+        l->note_seq_in = c->f.note_seq;
+        if (c->f.note != l->note_in && !l->note_dirty) {
+            l->note_dirty = 1;
+            tp->n_notes++;
+        }
+        l->note_in = c->f.note;
+    }
+    return c->f.type == FRAME_NOTE ? 0 : begin_body(tp, c);
+}
+
+/* Works off what is in the buffer. 0: more bytes are wanted; -1: stalled or the link is gone. */
+static int parse(rg_tp_t *tp, conn_t *c)
+{
+    for (;;) {
+        uint32_t have = c->rend - c->rpos;
+        if (c->in_body) {
+            uint32_t n = c->f.len - c->done < have ? c->f.len - c->done : have;
+            if (n) {
+                take_bytes(c, c->rbuf + c->rpos, n);
+                c->rpos += n;
+            }
+            if (c->done < c->f.len)
+                break;
+            body_done(tp, c);
+        } else {
+            if (have < FRAME_BYTES)
+                break;
+            if (take_header(tp, c) != 0)
+                return -1;
+        }
+    }
+    if (c->rpos == c->rend)
+        c->rpos = c->rend = 0;
+    return 0;
+}
+
+/* ---- Reading ---- */
+
+/* How much may be read into the buffer where a header is next: little when a large plain copy follows, whose bytes had
+ * better go straight into place. */
+static uint32_t header_room(const link_t *l)
+{
+    const recv_op_t *op = l->recv_head;
+    return op && !op->r.reduce && op->r.len >= PEEK_DIRECT ? FRAME_BYTES : READ_BUFFER;
+}
+
+static ssize_t read_buffer(conn_t *c, uint32_t *asked)
+{
+    if (c->rpos > 0 && c->rend - c->rpos < FRAME_BYTES) {
+        memmove(c->rbuf, c->rbuf + c->rpos, c->rend - c->rpos);
+        c->rend -= c->rpos;
+        c->rpos = 0;
+    }
+    uint32_t room = READ_BUFFER - c->rend, most = header_room(c->link);
+    if (!c->in_body && most > c->rend && most - c->rend < room)
+        room = most - c->rend;
+    *asked = room;
+    ssize_t n = recv(c->fd, c->rbuf + c->rend, room, 0);
+    if (n > 0)
+        c->rend += (uint32_t)n;
+    return n;
+}
+
+/* The buffer is empty and a frame is in hand: its payload, and the header after it, in one call. */
+static ssize_t read_body(rg_tp_t *tp, conn_t *c, uint32_t *asked)
+{
+    uint32_t left = c->f.len - c->done;
+    uint8_t *to;
+    int straight = 1;
+    if (c->rx && !c->rx->r.reduce)
+        to = (uint8_t *)c->rx->r.dst + c->f.offset + c->done;
+    else if (c->kept && c->kept->bytes)
+        to = c->kept->bytes + c->f.offset + c->done;
+    else
+        to = tp->staging, straight = 0;
+    struct iovec v[2] = { { to, left }, { c->rbuf, FRAME_BYTES } };
+    *asked = left + FRAME_BYTES;
+    ssize_t n = readv(c->fd, v, 2);
+    if (n <= 0)
+        return n;
+    uint32_t body = (size_t)n < left ? (uint32_t)n : left;
+    if (straight)
+        c->done += body;
+    else
+        take_bytes(c, tp->staging, body);
+    c->rpos = 0;
+    c->rend = (uint32_t)n - body;
+    return n;
+}
+
+void rgt_rx(rg_tp_t *tp, conn_t *c)
+{
+    uint32_t turn = 0;
+    if (parse(tp, c) != 0)
+        return;
+    while (turn < TURN) {
+        uint32_t asked;
+        ssize_t n;
+        /* Little that is missing goes through the buffer, where whatever follows comes along. */
+        if (c->in_body && c->rend == 0 && c->f.len - c->done > READ_BUFFER / 4)
+            n = read_body(tp, c, &asked);
+        else
+            n = read_buffer(c, &asked);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (n <= 0) {
+            if (n == 0)
+                rgt_link_fail(tp, c->link, "the peer closed the connection");
+            else
+                rgt_link_fail(tp, c->link, "receiving failed: %s", strerror(errno));
+            return;
+        }
+        turn += (uint32_t)n;
+        if (parse(tp, c) != 0 || (uint32_t)n < asked)
+            return; /* a short read has emptied the socket */
+    }
+}
+
+/* ---- From the caller's side ---- */
+
+/* Copies a kept message into a receive that was posted after it came. */
+static int from_kept(rg_tp_t *tp, link_t *l, recv_op_t *op, unasked_t *u)
+{
+    if (op->r.tag.sig != u->tag.sig || op->r.len != u->total) {
+        rg_tag_t came = u->tag;
+        if (u->got >= u->total) {
+            rgt_unasked_free(l, u);
+        } else { /* the rest is thrown away as it comes */
+            free(u->bytes);
+            u->bytes = NULL;
+            l->unasked_bytes -= u->total;
+        }
+        rgt_recv_unlink(l, op);
+        rgt_recv_done(tp, l, op, RG_TP_MISMATCH, &came);
+        return 1;
+    }
+    if (u->got < u->total)
+        return 0; /* it is bound when its last frame is in */
+    if (op->r.reduce)
+        op->r.reduce(op->r.reduce_ctx, op->r.dst, op->r.a, u->bytes, op->r.len / op->r.wire_elem);
+    else if (u->total)
+        memcpy(op->r.dst, u->bytes, u->total);
+    rgt_unasked_free(l, u);
+    rgt_recv_unlink(l, op);
+    rgt_recv_done(tp, l, op, RG_TP_DONE, NULL);
+    return 1;
+}
+
+void rgt_restart(rg_tp_t *tp, link_t *l)
+{
+    for (uint32_t r = 0; r < l->rails && l->stalled && l->state == LINK_UP; r++) {
+        conn_t *c = l->rail[r];
+        if (!c->stalled || begin_body(tp, c) != 0)
+            continue;
+        if (tp->many)
+            rgt_interest(c, c->interest | EPOLLIN);
+        parse(tp, c);
+    }
+}
+
+void rgt_post(rg_tp_t *tp, link_t *l, recv_op_t *op)
+{
+    for (unasked_t *u = l->unasked; u; u = u->next)
+        if (u->bytes && tag_equal(&u->tag, &op->r.tag)) {
+            if (from_kept(tp, l, op, u))
+                return;
+            break;
+        }
+    if (l->stalled)
+        rgt_restart(tp, l);
+}
+
+void rgt_rx_fence(rg_tp_t *tp, link_t *l)
+{
+    for (uint32_t r = 0; r < l->rails; r++) {
+        conn_t *c = l->rail[r];
+        if (c && c->in_body && c->f.tag.epoch < tp->fence)
+            c->rx = NULL; /* the rest of the frame is read and thrown away */
+    }
+    unasked_t *next;
+    for (unasked_t *u = l->unasked; u; u = next) {
+        next = u->next;
+        if (u->tag.epoch < tp->fence)
+            rgt_unasked_free(l, u);
+    }
+    rgt_restart(tp, l);
+}

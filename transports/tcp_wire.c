@@ -1,0 +1,147 @@
+/* tcp_wire.c: headers and address blobs as bytes, little endian. Relies on nothing. Must check every byte that comes
+ * in, and must not know what a link is. */
+#include "tcp_internal.h"
+
+#include <endian.h>
+#include <string.h>
+
+#define FRAME_MAGIC 0x31664752u /* "RGf1" */
+#define HELLO_MAGIC 0x6c654852u /* "RHel" */
+#define VERSION 1
+
+static void put16(uint8_t *p, uint16_t v) { v = htole16(v); memcpy(p, &v, 2); }
+static void put32(uint8_t *p, uint32_t v) { v = htole32(v); memcpy(p, &v, 4); }
+static void put64(uint8_t *p, uint64_t v) { v = htole64(v); memcpy(p, &v, 8); }
+static uint16_t get16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return le16toh(v); }
+static uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return le32toh(v); }
+static uint64_t get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return le64toh(v); }
+
+void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f)
+{
+    put32(out, FRAME_MAGIC);
+    put32(out + 4, f->type);
+    put32(out + 8, f->len);
+    put32(out + 12, f->tag.sig);
+    put64(out + 16, f->tag.epoch);
+    put64(out + 24, f->tag.gen);
+    put64(out + 32, f->tag.op);
+    put32(out + 40, f->tag.ord);
+    put32(out + 44, f->note_seq);
+    put64(out + 48, f->mseq);
+    put64(out + 56, f->offset);
+    put64(out + 64, f->total);
+    put64(out + 72, f->note);
+}
+
+const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f)
+{
+    if (get32(in) != FRAME_MAGIC)
+        return "no frame where one should begin";
+    uint32_t type = get32(in + 4);
+    f->type = (uint8_t)type;
+    f->len = get32(in + 8);
+    f->tag.sig = get32(in + 12);
+    f->tag.epoch = get64(in + 16);
+    f->tag.gen = get64(in + 24);
+    f->tag.op = get64(in + 32);
+    f->tag.ord = get32(in + 40);
+    f->note_seq = get32(in + 44);
+    f->mseq = get64(in + 48);
+    f->offset = get64(in + 56);
+    f->total = get64(in + 64);
+    f->note = get64(in + 72);
+    if (type != FRAME_DATA && type != FRAME_NOTE)
+        return "frame of unknown type";
+    if (f->len > SEGMENT)
+        return "frame longer than allowed";
+    if (type == FRAME_NOTE)
+        return f->len || f->total || f->offset ? "note with a payload" : NULL;
+    if (f->offset > f->total || f->len > f->total - f->offset)
+        return "frame reaches beyond its message";
+    if (f->offset % 64 != 0)
+        return "frame begins inside an element";
+    return f->len == 0 && f->total != 0 ? "empty frame of a message that is not" : NULL;
+}
+
+void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h)
+{
+    memset(out, 0, HELLO_BYTES);
+    put32(out, HELLO_MAGIC);
+    put16(out + 4, VERSION);
+    out[6] = h->kind;
+    memcpy(out + 8, h->nonce, 16);
+    memcpy(out + 24, h->from, 16);
+    memcpy(out + 40, h->to, 16);
+    put64(out + 56, h->attempt);
+    put16(out + 64, h->rail);
+    put16(out + 66, h->rails);
+}
+
+int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h)
+{
+    static const uint8_t zero[HELLO_BYTES - 68];
+    if (get32(in) != HELLO_MAGIC || get16(in + 4) != VERSION || in[7] != 0 || memcmp(in + 68, zero, sizeof zero) != 0)
+        return -1;
+    h->kind = in[6];
+    memcpy(h->nonce, in + 8, 16);
+    memcpy(h->from, in + 24, 16);
+    memcpy(h->to, in + 40, 16);
+    h->attempt = get64(in + 56);
+    h->rail = get16(in + 64);
+    h->rails = get16(in + 66);
+    return h->rails >= 1 && h->rails <= RAILS_MAX && h->rail < h->rails ? 0 : -1;
+}
+
+/* Blob: version, number, and for each address: family (4 or 6), a zero, the port, 16 bytes of address. */
+#define BLOB_ENTRY 20
+
+uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n)
+{
+    out[0] = VERSION;
+    out[1] = (uint8_t)n;
+    for (int i = 0; i < n; i++) {
+        uint8_t *p = out + 2 + i * BLOB_ENTRY;
+        memset(p, 0, BLOB_ENTRY);
+        if (a[i].ss_family == AF_INET) {
+            const struct sockaddr_in *s = (const void *)&a[i];
+            p[0] = 4;
+            put16(p + 2, ntohs(s->sin_port));
+            memcpy(p + 4, &s->sin_addr, 4);
+        } else {
+            const struct sockaddr_in6 *s = (const void *)&a[i];
+            p[0] = 6;
+            put16(p + 2, ntohs(s->sin6_port));
+            memcpy(p + 4, &s->sin6_addr, 16);
+        }
+    }
+    return (uint32_t)(2 + n * BLOB_ENTRY);
+}
+
+int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[ADDRS_MAX])
+{
+    if (!blob || len < 2 || blob[0] != VERSION || blob[1] < 1 || blob[1] > ADDRS_MAX || len != 2u + blob[1] * BLOB_ENTRY)
+        return -1;
+    memset(out, 0, sizeof *out * ADDRS_MAX);
+    for (int i = 0; i < blob[1]; i++) {
+        const uint8_t *p = blob + 2 + i * BLOB_ENTRY;
+        if ((p[0] != 4 && p[0] != 6) || p[1] != 0 || get16(p + 2) == 0)
+            return -1;
+        if (p[0] == 4) {
+            struct sockaddr_in *s = (void *)&out[i];
+            s->sin_family = AF_INET;
+            s->sin_port = htons(get16(p + 2));
+            memcpy(&s->sin_addr, p + 4, 4);
+        } else {
+            struct sockaddr_in6 *s = (void *)&out[i];
+            s->sin6_family = AF_INET6;
+            s->sin6_port = htons(get16(p + 2));
+            memcpy(&s->sin6_addr, p + 4, 16);
+        }
+    }
+    return blob[1];
+}
+
+socklen_t rgt_salen(const struct sockaddr_storage *a)
+{
+    return a->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+}
