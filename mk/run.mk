@@ -17,11 +17,16 @@ demo:
 	@$(MAKE) --no-print-directory all BUILD=$(BUILD) SAN=$(SAN)
 	@bash scripts/demo.sh $(BUILD)
 
-check-kills: all tests
-	@bash scripts/check-kills.sh $(BUILD) $(KILLS) $(SEED)
+# KILL_BYTES, the size of the operation that is hit, passes through the environment (64 MiB).
+check-kills:
+	@sh scripts/setup.sh
+	@$(MAKE) --no-print-directory $(BUILD)/tests/procs BUILD=$(BUILD) SAN=$(SAN)
+	@KILLS=$(KILLS) SEED=$(SEED) $(BUILD)/tests/procs kills
 
 bench: all $(BENCH)
-	@bash scripts/bench.sh $(BUILD)
+	@for n in 2 4; do echo "all_reduce, $$n members:"; $(BUILD)/regroup bench all_reduce -n $$n -b 4K -e 64M -f 4 || exit 1; done
+	@echo "broadcast, 4 members:"; $(BUILD)/regroup bench broadcast -n 4 -b 4K -e 64M -f 16
+	@echo "barrier, 4 members:"; $(BUILD)/regroup bench barrier -n 4
 
 bench-peers:
 	@SETUP_PEERS=1 sh scripts/setup.sh
