@@ -7,11 +7,11 @@
  * field is appended, add a GROWS line with the size before it, and keep the _SIZE_FIRST of config.h as it is. */
 #include "config.h"
 
-#define ENDS_WITH(type, field)                                                                                        \
-    _Static_assert(sizeof(type) == offsetof(type, field) + sizeof(((type *)0)->field),                                \
+#define ENDS_WITH(type, field)                                                                                         \
+    _Static_assert(sizeof(type) == offsetof(type, field) + sizeof(((type *)0)->field),                                 \
                    #type " has padding after its last field, where a new field would not change struct_size")
-#define BEGINS_WITH_SIZE(type)                                                                                        \
-    _Static_assert(offsetof(type, struct_size) == 0 && sizeof(((type *)0)->struct_size) == sizeof(size_t),            \
+#define BEGINS_WITH_SIZE(type)                                                                                         \
+    _Static_assert(offsetof(type, struct_size) == 0 && sizeof(((type *)0)->struct_size) == sizeof(size_t),             \
                    #type " must begin with size_t struct_size")
 #define GROWS(type, older) _Static_assert(sizeof(type) >= (older), #type " became shorter than it first was")
 

@@ -12,28 +12,23 @@
 
 /* ---- Structures of other versions ------------------------------------------------------------------------------- */
 
-static size_t size_of(const void *s)
-{
+static size_t size_of(const void *s) {
     size_t n;
     memcpy(&n, s, sizeof n);
     return n;
 }
 
-rg_status_t rg_struct_check(const void *dst, size_t first, const char *name, rg_error_t *err)
-{
-    if (!dst || size_of(dst) >= first)
-        return RG_OK;
+rg_status_t rg_struct_check(const void *dst, size_t first, const char *name, rg_error_t *err) {
+    if (!dst || size_of(dst) >= first) return RG_OK;
     return rg_fail(err, RG_ERR_INVALID, 0,
                    "%s.struct_size is %zu: expected at least %zu; initialise the structure with its RG_..._INIT", name,
                    size_of(dst), first);
 }
 
-rg_status_t rg_struct_in(void *dst, size_t known, size_t first, const void *src, const char *name, rg_error_t *err)
-{
+rg_status_t rg_struct_in(void *dst, size_t known, size_t first, const void *src, const char *name, rg_error_t *err) {
     size_t given = size_of(src);
     rg_status_t st = rg_struct_check(src, first, name, err);
-    if (st != RG_OK)
-        return st;
+    if (st != RG_OK) return st;
     /* A garbage size must not send the check of the tail through the caller's whole stack. */
     if (given > 65536)
         return rg_fail(err, RG_ERR_INVALID, 0,
@@ -51,53 +46,40 @@ rg_status_t rg_struct_in(void *dst, size_t known, size_t first, const void *src,
     return RG_OK;
 }
 
-void rg_struct_out(void *dst, const void *src, size_t known, size_t first)
-{
-    if (!dst || size_of(dst) < first)
-        return;
+void rg_struct_out(void *dst, const void *src, size_t known, size_t first) {
+    if (!dst || size_of(dst) < first) return;
     size_t room = size_of(dst);
     memcpy((char *)dst + sizeof room, (const char *)src + sizeof room, (room < known ? room : known) - sizeof room);
-    if (room > known)
-        memset((char *)dst + known, 0, room - known);
+    if (room > known) memset((char *)dst + known, 0, room - known);
 }
 
-rg_status_t rg_result_check(const rg_result_t *dst, rg_error_t *err)
-{
+rg_status_t rg_result_check(const rg_result_t *dst, rg_error_t *err) {
     return rg_struct_check(dst, RG_RESULT_SIZE_FIRST, "rg_result", err);
 }
 
-void rg_result_out(rg_result_t *dst, const rg_result_t *src, const uint64_t *ids, uint32_t n)
-{
-    if (!dst || dst->struct_size < RG_RESULT_SIZE_FIRST)
-        return;
+void rg_result_out(rg_result_t *dst, const rg_result_t *src, const uint64_t *ids, uint32_t n) {
+    if (!dst || dst->struct_size < RG_RESULT_SIZE_FIRST) return;
     uint64_t *array = dst->contributor_ids;
     uint32_t cap = dst->contributor_cap;
     rg_struct_out(dst, src, sizeof *src, RG_RESULT_SIZE_FIRST);
     dst->contributor_ids = array;
     dst->contributor_cap = cap;
-    if (array && ids && n && cap)
-        memcpy(array, ids, (n < cap ? n : cap) * sizeof *ids);
+    if (array && ids && n && cap) memcpy(array, ids, (n < cap ? n : cap) * sizeof *ids);
 }
 
-rg_status_t rg_change_check(const rg_change_t *dst, rg_error_t *err)
-{
+rg_status_t rg_change_check(const rg_change_t *dst, rg_error_t *err) {
     return rg_struct_check(dst, RG_CHANGE_SIZE_FIRST, "rg_change", err);
 }
 
-void rg_change_out(rg_change_t *dst, const rg_change_t *src)
-{
+void rg_change_out(rg_change_t *dst, const rg_change_t *src) {
     rg_struct_out(dst, src, sizeof *src, RG_CHANGE_SIZE_FIRST);
 }
 
-rg_status_t rg_info_check(const rg_info_t *dst, rg_error_t *err)
-{
+rg_status_t rg_info_check(const rg_info_t *dst, rg_error_t *err) {
     return rg_struct_check(dst, RG_INFO_SIZE_FIRST, "rg_info", err);
 }
 
-void rg_info_out(rg_info_t *dst, const rg_info_t *src)
-{
-    rg_struct_out(dst, src, sizeof *src, RG_INFO_SIZE_FIRST);
-}
+void rg_info_out(rg_info_t *dst, const rg_info_t *src) { rg_struct_out(dst, src, sizeof *src, RG_INFO_SIZE_FIRST); }
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------- */
 
@@ -152,8 +134,8 @@ static const number_row_t config_numbers[] = {
     { "spin_us", "RG_SPIN_US", AT(spin_us), 0, 1, 10000000, "microseconds" },
 };
 
-static const char *const switch_words[] = { "on",  "1", "1", "1", "yes", "1", "true",  "1",
-                                            "off", "2", "0", "2", "no",  "2", "false", "2", NULL };
+static const char *const switch_words[] = { "on", "1", "1", "1",  "yes", "1",     "true", "1", "off",
+                                            "2",  "0", "2", "no", "2",   "false", "2",    NULL };
 static const char *const fault_words[] = { "retry", "1", "return", "2", NULL };
 #define SWITCH_EXPECTED "on or off (also yes, no, true, false, 1, 0)"
 
@@ -180,32 +162,26 @@ static const number_row_t coordinator_numbers[] = {
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 /* Where a value came from, for messages: the variable when it was taken from there, else the field. */
-static const char *given_by(const char *field, const char *variable, int from_variable)
-{
+static const char *given_by(const char *field, const char *variable, int from_variable) {
     return from_variable ? variable : field;
 }
 
 /* ---- Numbers and choices ---------------------------------------------------------------------------------------- */
 
 /* Decimal digits only: no sign, no blanks, no suffix whose meaning would have to be guessed. */
-static int parse_u32(const char *text, uint32_t *out)
-{
+static int parse_u32(const char *text, uint32_t *out) {
     uint64_t v = 0;
-    if (!*text)
-        return 0;
+    if (!*text) return 0;
     for (; *text; text++) {
-        if (*text < '0' || *text > '9')
-            return 0;
+        if (*text < '0' || *text > '9') return 0;
         v = v * 10 + (uint64_t)(*text - '0');
-        if (v > UINT32_MAX)
-            return 0;
+        if (v > UINT32_MAX) return 0;
     }
     *out = (uint32_t)v;
     return 1;
 }
 
-static rg_status_t resolve_number(const number_row_t *row, void *s, rg_error_t *err)
-{
+static rg_status_t resolve_number(const number_row_t *row, void *s, rg_error_t *err) {
     uint32_t v;
     memcpy(&v, (char *)s + row->at, sizeof v);
     const char *text = v ? NULL : getenv(row->variable);
@@ -216,14 +192,12 @@ static rg_status_t resolve_number(const number_row_t *row, void *s, rg_error_t *
         return rg_fail(err, RG_ERR_INVALID, 0, "%s is %u: expected %u to %u%s%s",
                        given_by(row->field, row->variable, text != NULL), v, row->min, row->max, *row->unit ? " " : "",
                        row->unit);
-    if (!v)
-        v = row->fallback;
+    if (!v) v = row->fallback;
     memcpy((char *)s + row->at, &v, sizeof v);
     return RG_OK;
 }
 
-static rg_status_t resolve_choice(const choice_row_t *row, void *s, rg_error_t *err)
-{
+static rg_status_t resolve_choice(const choice_row_t *row, void *s, rg_error_t *err) {
     int v;
     memcpy(&v, (char *)s + row->at, sizeof v);
     if (v < 0 || v > 2)
@@ -232,13 +206,11 @@ static rg_status_t resolve_choice(const choice_row_t *row, void *s, rg_error_t *
     const char *text = v ? NULL : getenv(row->variable);
     if (text && *text) {
         for (const char *const *w = row->words; *w && !v; w += 2)
-            if (strcasecmp(*w, text) == 0)
-                v = w[1][0] - '0';
+            if (strcasecmp(*w, text) == 0) v = w[1][0] - '0';
         if (!v)
             return rg_fail(err, RG_ERR_INVALID, 0, "%s is \"%.64s\": expected %s", row->variable, text, row->expected);
     }
-    if (!v)
-        v = row->fallback;
+    if (!v) v = row->fallback;
     memcpy((char *)s + row->at, &v, sizeof v);
     return RG_OK;
 }
@@ -246,22 +218,18 @@ static rg_status_t resolve_choice(const choice_row_t *row, void *s, rg_error_t *
 /* ---- Strings ---------------------------------------------------------------------------------------------------- */
 
 /* The last resort for a label. Cut rather than refused: nobody chose it. */
-static void host_label(char *out, size_t cap)
-{
+static void host_label(char *out, size_t cap) {
     char name[256] = "";
-    if (gethostname(name, sizeof name - 1) != 0 || !*name)
-        strcpy(name, "unknown");
+    if (gethostname(name, sizeof name - 1) != 0 || !*name) strcpy(name, "unknown");
     size_t n = strnlen(name, cap - 1);
     memcpy(out, name, n);
     out[n] = 0;
     for (char *p = out; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?';
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
 }
 
 /* Text that ends up in tables, logs and JSON must not carry control characters there. */
-static rg_status_t check_string(const string_row_t *row, const char *name, const char *text, rg_error_t *err)
-{
+static rg_status_t check_string(const string_row_t *row, const char *name, const char *text, rg_error_t *err) {
     size_t n = strlen(text);
     if (n > row->max)
         return rg_fail(err, RG_ERR_INVALID, 0, "%s has %zu bytes (\"%.32s...\"): expected at most %zu", name, n, text,
@@ -276,22 +244,19 @@ static rg_status_t check_string(const string_row_t *row, const char *name, const
 
 /* Chooses every string, then copies them into one block, so that one free() ends them all. */
 static rg_status_t resolve_strings(const string_row_t *rows, size_t n, void *s, const char *host, char **block,
-                                   rg_error_t *err)
-{
+                                   rg_error_t *err) {
     const char *chosen[8];
     size_t total = 1;
     for (size_t i = 0; i < n; i++) {
         const char *text;
         memcpy(&text, (char *)s + rows[i].at, sizeof text);
         int from_variable = !text || !*text;
-        if (from_variable)
-            text = getenv(rows[i].variable);
+        if (from_variable) text = getenv(rows[i].variable);
         chosen[i] = NULL;
         if (text && *text) {
             const char *name = given_by(rows[i].field, rows[i].variable, from_variable);
             rg_status_t st = check_string(&rows[i], name, text, err);
-            if (st != RG_OK)
-                return st;
+            if (st != RG_OK) return st;
             chosen[i] = text;
         } else if (rows[i].fallback) {
             chosen[i] = rows[i].fallback;
@@ -301,8 +266,7 @@ static rg_status_t resolve_strings(const string_row_t *rows, size_t n, void *s, 
         total += chosen[i] ? strlen(chosen[i]) + 1 : 0;
     }
     char *p = malloc(total);
-    if (!p)
-        return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for %zu bytes of configuration", total);
+    if (!p) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for %zu bytes of configuration", total);
     *block = p;
     for (size_t i = 0; i < n; i++) {
         const char *copy = NULL;
@@ -317,22 +281,18 @@ static rg_status_t resolve_strings(const string_row_t *rows, size_t n, void *s, 
 
 /* ---- The configurations ----------------------------------------------------------------------------------------- */
 
-rg_status_t rg_config_resolve(const rg_config_t *in, uint32_t flags, rg_config_t *out, char **strings, rg_error_t *err)
-{
+rg_status_t rg_config_resolve(const rg_config_t *in, uint32_t flags, rg_config_t *out, char **strings,
+                              rg_error_t *err) {
     static const rg_config_t defaults = RG_CONFIG_INIT;
     char host[RG_LABEL_MAX + 1];
     rg_config_t c;
     rg_log_t log;
     *strings = NULL;
     rg_status_t st = rg_struct_in(&c, sizeof c, RG_CONFIG_SIZE_FIRST, in ? in : &defaults, "rg_config", err);
-    for (size_t i = 0; st == RG_OK && i < COUNT(config_numbers); i++)
-        st = resolve_number(&config_numbers[i], &c, err);
-    for (size_t i = 0; st == RG_OK && i < COUNT(config_choices); i++)
-        st = resolve_choice(&config_choices[i], &c, err);
-    if (st == RG_OK)
-        st = rg_log_init(&log, c.log_level, c.log_fn, c.log_user, err);
-    if (st != RG_OK)
-        return st;
+    for (size_t i = 0; st == RG_OK && i < COUNT(config_numbers); i++) st = resolve_number(&config_numbers[i], &c, err);
+    for (size_t i = 0; st == RG_OK && i < COUNT(config_choices); i++) st = resolve_choice(&config_choices[i], &c, err);
+    if (st == RG_OK) st = rg_log_init(&log, c.log_level, c.log_fn, c.log_user, err);
+    if (st != RG_OK) return st;
     c.log_level = log.level, c.log_fn = log.fn, c.log_user = log.user;
     host_label(host, sizeof host);
     st = resolve_strings(config_strings, COUNT(config_strings), &c, host, strings, err);
@@ -343,45 +303,35 @@ rg_status_t rg_config_resolve(const rg_config_t *in, uint32_t flags, rg_config_t
                        "no coordinator is named: set the coordinator field or RG_COORDINATOR to \"host:port\"; "
                        "`regroup coordinator` starts one and prints its address");
     }
-    if (st == RG_OK)
-        *out = c;
+    if (st == RG_OK) *out = c;
     return st;
 }
 
 rg_status_t rg_coordinator_config_resolve(const rg_coordinator_config_t *in, rg_coordinator_config_t *out,
-                                          char **strings, rg_error_t *err)
-{
+                                          char **strings, rg_error_t *err) {
     static const rg_coordinator_config_t defaults = RG_COORDINATOR_CONFIG_INIT;
     rg_coordinator_config_t c;
     rg_log_t log;
     *strings = NULL;
-    rg_status_t st = rg_struct_in(&c, sizeof c, RG_COORDINATOR_CONFIG_SIZE_FIRST, in ? in : &defaults,
-                                  "rg_coordinator_config", err);
+    rg_status_t st =
+        rg_struct_in(&c, sizeof c, RG_COORDINATOR_CONFIG_SIZE_FIRST, in ? in : &defaults, "rg_coordinator_config", err);
     for (size_t i = 0; st == RG_OK && i < COUNT(coordinator_numbers); i++)
         st = resolve_number(&coordinator_numbers[i], &c, err);
-    if (st == RG_OK)
-        st = rg_log_init(&log, c.log_level, c.log_fn, c.log_user, err);
-    if (st != RG_OK)
-        return st;
+    if (st == RG_OK) st = rg_log_init(&log, c.log_level, c.log_fn, c.log_user, err);
+    if (st != RG_OK) return st;
     c.log_level = log.level, c.log_fn = log.fn, c.log_user = log.user;
     st = resolve_strings(coordinator_strings, COUNT(coordinator_strings), &c, NULL, strings, err);
-    if (st == RG_OK)
-        *out = c;
+    if (st == RG_OK) *out = c;
     return st;
 }
 
-void rg_config_free(char *strings)
-{
-    free(strings);
-}
+void rg_config_free(char *strings) { free(strings); }
 
-rg_status_t rg_opts_resolve(const rg_opts_t *in, const rg_config_t *config, rg_opts_t *out, rg_error_t *err)
-{
+rg_status_t rg_opts_resolve(const rg_opts_t *in, const rg_config_t *config, rg_opts_t *out, rg_error_t *err) {
     static const rg_opts_t defaults = RG_OPTS_INIT;
     rg_opts_t o;
     rg_status_t st = rg_struct_in(&o, sizeof o, RG_OPTS_SIZE_FIRST, in ? in : &defaults, "rg_opts", err);
-    if (st != RG_OK)
-        return st;
+    if (st != RG_OK) return st;
     if ((unsigned)o.on_fault > RG_RETURN)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_opts.on_fault is %d: expected RG_RETRY (1), RG_RETURN (2) or 0",
                        (int)o.on_fault);
@@ -389,12 +339,9 @@ rg_status_t rg_opts_resolve(const rg_opts_t *in, const rg_config_t *config, rg_o
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_opts.timeout_ms is %u: expected 1 to %u milliseconds, or 0",
                        o.timeout_ms, MS_MAX);
     st = rg_result_check(o.result, err);
-    if (st != RG_OK)
-        return st;
-    if (!o.timeout_ms)
-        o.timeout_ms = config->op_timeout_ms;
-    if (!o.on_fault)
-        o.on_fault = config->on_fault;
+    if (st != RG_OK) return st;
+    if (!o.timeout_ms) o.timeout_ms = config->op_timeout_ms;
+    if (!o.on_fault) o.on_fault = config->on_fault;
     *out = o;
     return RG_OK;
 }

@@ -15,15 +15,9 @@ typedef __m256d VD;
 
 #define OP TGT static inline __attribute__((always_inline))
 
-OP V vload(const char *p)
-{
-    return _mm256_loadu_si256((const void *)p);
-}
+OP V vload(const char *p) { return _mm256_loadu_si256((const void *)p); }
 
-OP void vstore(char *p, V v)
-{
-    _mm256_storeu_si256((void *)p, v);
-}
+OP void vstore(char *p, V v) { _mm256_storeu_si256((void *)p, v); }
 
 #define VSTREAM(p, v) _mm256_stream_si256((void *)(p), v)
 #define VSET_f32 _mm256_set1_ps
@@ -36,12 +30,11 @@ OP void vstore(char *p, V v)
 #define VSTORE_f64 _mm256_storeu_pd
 
 /* Written out because compilers may swap the operands of an intrinsic, and with them the payload of a NaN. */
-#define FLOAT_ASM(name, VT, insn)                                                                                     \
-    OP VT name(VT x, VT y)                                                                                            \
-    {                                                                                                                 \
-        VT r;                                                                                                         \
-        __asm__(insn " %2, %1, %0" : "=x"(r) : "x"(x), "x"(y));                                                       \
-        return r;                                                                                                     \
+#define FLOAT_ASM(name, VT, insn)                                                                                      \
+    OP VT name(VT x, VT y) {                                                                                           \
+        VT r;                                                                                                          \
+        __asm__(insn " %2, %1, %0" : "=x"(r) : "x"(x), "x"(y));                                                        \
+        return r;                                                                                                      \
     }
 FLOAT_ASM(vadd_f32, VF, "vaddps")
 FLOAT_ASM(vmul_f32, VF, "vmulps")
@@ -50,29 +43,25 @@ FLOAT_ASM(vmul_f64, VD, "vmulpd")
 
 /* The CPU's MIN and MAX return the second operand for NaN and for zeros of either sign. Asking both ways round and
  * joining the bits (OR keeps the minus for MIN, AND drops it for MAX) orders the zeros; NaN is put in afterwards. */
-OP VF vmin_f32(VF x, VF y)
-{
+OP VF vmin_f32(VF x, VF y) {
     VF both = _mm256_or_ps(_mm256_min_ps(x, y), _mm256_min_ps(y, x));
     VF nan = _mm256_castsi256_ps(_mm256_set1_epi32((int)RG_CANONICAL_NAN_F32));
     return _mm256_blendv_ps(both, nan, _mm256_cmp_ps(x, y, _CMP_UNORD_Q));
 }
 
-OP VD vmin_f64(VD x, VD y)
-{
+OP VD vmin_f64(VD x, VD y) {
     VD both = _mm256_or_pd(_mm256_min_pd(x, y), _mm256_min_pd(y, x));
     VD nan = _mm256_castsi256_pd(_mm256_set1_epi64x((long long)RG_CANONICAL_NAN_F64));
     return _mm256_blendv_pd(both, nan, _mm256_cmp_pd(x, y, _CMP_UNORD_Q));
 }
 
-OP VF vmax_f32(VF x, VF y)
-{
+OP VF vmax_f32(VF x, VF y) {
     VF both = _mm256_and_ps(_mm256_max_ps(x, y), _mm256_max_ps(y, x));
     VF nan = _mm256_castsi256_ps(_mm256_set1_epi32((int)RG_CANONICAL_NAN_F32));
     return _mm256_blendv_ps(both, nan, _mm256_cmp_ps(x, y, _CMP_UNORD_Q));
 }
 
-OP VD vmax_f64(VD x, VD y)
-{
+OP VD vmax_f64(VD x, VD y) {
     VD both = _mm256_and_pd(_mm256_max_pd(x, y), _mm256_max_pd(y, x));
     VD nan = _mm256_castsi256_pd(_mm256_set1_epi64x((long long)RG_CANONICAL_NAN_F64));
     return _mm256_blendv_pd(both, nan, _mm256_cmp_pd(x, y, _CMP_UNORD_Q));
@@ -80,11 +69,8 @@ OP VD vmax_f64(VD x, VD y)
 
 /* ---- By type, on integer registers ----------------------------------------------------------------------------- */
 
-#define CASTED(op, T, f, s)                                                                                           \
-    OP V v_##op##_##T(V x, V y)                                                                                       \
-    {                                                                                                                 \
-        return _mm256_cast##s##_si256(f(_mm256_castsi256_##s(x), _mm256_castsi256_##s(y)));                           \
-    }
+#define CASTED(op, T, f, s)                                                                                            \
+    OP V v_##op##_##T(V x, V y) { return _mm256_cast##s##_si256(f(_mm256_castsi256_##s(x), _mm256_castsi256_##s(y))); }
 CASTED(sum, float, vadd_f32, ps)
 CASTED(prod, float, vmul_f32, ps)
 CASTED(min, float, vmin_f32, ps)
@@ -95,38 +81,29 @@ CASTED(min, double, vmin_f64, pd)
 CASTED(max, double, vmax_f64, pd)
 
 /* There is no product of bytes: even and odd bytes are multiplied as 16-bit lanes, and the low halves joined. */
-OP V mul8(V x, V y)
-{
+OP V mul8(V x, V y) {
     V even = _mm256_mullo_epi16(x, y);
     V odd = _mm256_mullo_epi16(_mm256_srli_epi16(x, 8), _mm256_srli_epi16(y, 8));
     return _mm256_or_si256(_mm256_and_si256(even, _mm256_set1_epi16(0xff)), _mm256_slli_epi16(odd, 8));
 }
 
 /* AVX2 has no 64-bit product, minimum or maximum. x*y mod 2^64 = lo*lo + 2^32 * (hi*lo + lo*hi). */
-OP V mul64(V x, V y)
-{
+OP V mul64(V x, V y) {
     V left = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), y), right = _mm256_mul_epu32(x, _mm256_srli_epi64(y, 32));
     V cross = _mm256_add_epi64(left, right);
     return _mm256_add_epi64(_mm256_mul_epu32(x, y), _mm256_slli_epi64(cross, 32));
 }
 
 /* Unsigned order is signed order with the top bit flipped. */
-OP V greater_i64(V x, V y)
-{
-    return _mm256_cmpgt_epi64(x, y);
-}
+OP V greater_i64(V x, V y) { return _mm256_cmpgt_epi64(x, y); }
 
-OP V greater_u64(V x, V y)
-{
+OP V greater_u64(V x, V y) {
     V top = _mm256_set1_epi64x((long long)(1ull << 63));
     return _mm256_cmpgt_epi64(_mm256_xor_si256(x, top), _mm256_xor_si256(y, top));
 }
 
-#define INT(op, T, expr)                                                                                              \
-    OP V v_##op##_##T(V x, V y)                                                                                       \
-    {                                                                                                                 \
-        return expr;                                                                                                  \
-    }
+#define INT(op, T, expr)                                                                                               \
+    OP V v_##op##_##T(V x, V y) { return expr; }
 INT(sum, int8_t, _mm256_add_epi8(x, y))
 INT(prod, int8_t, mul8(x, y))
 INT(min, int8_t, _mm256_min_epi8(x, y))
@@ -154,25 +131,17 @@ INT(max, uint64_t, _mm256_blendv_epi8(y, x, greater_u64(x, y)))
 
 /* ---- Halves ---------------------------------------------------------------------------------------------------- */
 
-OP VF widen_f16(const char *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
-}
+OP VF widen_f16(const char *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p)); }
 
-OP void narrow_f16(char *p, VF v)
-{
-    _mm_storeu_si128((void *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-}
+OP void narrow_f16(char *p, VF v) { _mm_storeu_si128((void *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
 
-OP VF widen_bf16(const char *p)
-{
+OP VF widen_bf16(const char *p) {
     V u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
 }
 
 /* Round to nearest even on the bits: add just under half, and one more when the kept part is odd. */
-OP void narrow_bf16(char *p, VF v)
-{
+OP void narrow_bf16(char *p, VF v) {
     V u = _mm256_castps_si256(v), top = _mm256_srli_epi32(u, 16);
     V odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
     V rounded = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);

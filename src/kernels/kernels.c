@@ -15,8 +15,7 @@
 
 #ifdef __x86_64__
 /* clang 14's __builtin_cpu_supports() does not know f16c. Asked once: in a virtual machine CPUID costs microseconds. */
-static int cpu_has_f16c(void)
-{
+static int cpu_has_f16c(void) {
     static _Atomic int known; /* 0: not asked, 1: no, 2: yes */
     int k = atomic_load_explicit(&known, memory_order_relaxed);
     if (!k) {
@@ -29,8 +28,7 @@ static int cpu_has_f16c(void)
 #endif
 
 /* Best first. The builtin asks the operating system too (XGETBV), so a level listed here can really be used. */
-static int levels_of_cpu(const rg_kernel_table_t *out[3])
-{
+static int levels_of_cpu(const rg_kernel_table_t *out[3]) {
     int n = 0;
 #ifdef __x86_64__
     __builtin_cpu_init();
@@ -38,20 +36,17 @@ static int levels_of_cpu(const rg_kernel_table_t *out[3])
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         out[n++] = &rg_kernels_avx512;
-    if (avx2)
-        out[n++] = &rg_kernels_avx2;
+    if (avx2) out[n++] = &rg_kernels_avx2;
 #endif
     out[n++] = &rg_kernels_scalar;
     return n;
 }
 
-static const rg_kernel_table_t *level_find(const char *name)
-{
+static const rg_kernel_table_t *level_find(const char *name) {
     const rg_kernel_table_t *levels[3];
     int n = levels_of_cpu(levels);
     for (int i = 0; i < n; i++)
-        if (strcmp(levels[i]->name, name) == 0)
-            return levels[i];
+        if (strcmp(levels[i]->name, name) == 0) return levels[i];
     return NULL;
 }
 
@@ -59,55 +54,39 @@ static _Atomic(const rg_kernel_table_t *) chosen;
 
 /* Threads that get here together choose the same table, so the race to store it is harmless; the tables are constant,
  * so no ordering is needed beyond the pointer itself. An RG_SIMD that this CPU cannot do is ignored: it only lowers. */
-static const rg_kernel_table_t *table(void)
-{
+static const rg_kernel_table_t *table(void) {
     const rg_kernel_table_t *t = atomic_load_explicit(&chosen, memory_order_relaxed);
-    if (t)
-        return t;
+    if (t) return t;
     const rg_kernel_table_t *levels[3];
     const char *want = getenv("RG_SIMD");
     levels_of_cpu(levels);
     t = want ? level_find(want) : NULL;
-    if (!t)
-        t = levels[0];
+    if (!t) t = levels[0];
     atomic_store_explicit(&chosen, t, memory_order_relaxed);
     return t;
 }
 
-const char *rg_simd_name(void)
-{
-    return table()->name;
-}
+const char *rg_simd_name(void) { return table()->name; }
 
-int rg_simd_force(const char *name)
-{
+int rg_simd_force(const char *name) {
     const rg_kernel_table_t *t = level_find(name);
-    if (t)
-        atomic_store_explicit(&chosen, t, memory_order_relaxed);
+    if (t) atomic_store_explicit(&chosen, t, memory_order_relaxed);
     return t != NULL;
 }
 
 /* ---- Preparing a reduction ------------------------------------------------------------------------------------- */
 
-static int is_half(rg_dtype_t dtype)
-{
-    return dtype == RG_F16 || dtype == RG_BF16;
-}
+static int is_half(rg_dtype_t dtype) { return dtype == RG_F16 || dtype == RG_BF16; }
 
-size_t rg_acc_size(rg_dtype_t dtype)
-{
-    return is_half(dtype) ? sizeof(float) : rg_dtype_size(dtype);
-}
+size_t rg_acc_size(rg_dtype_t dtype) { return is_half(dtype) ? sizeof(float) : rg_dtype_size(dtype); }
 
 /* pre is the largest power of two not above 1/n: n values below the largest finite one, each times pre, add up to
  * less than n*pre times that, which is finite in any order of summation. post = 1/(n*pre), rounded to the type in
  * which it is used, is in [1, 2); where its rounding up could push the largest possible sum over the edge, it is
  * rounded down instead, so that the average of finite values is finite. */
-static void avg_factors(rg_red_t *r, uint32_t n)
-{
+static void avg_factors(rg_red_t *r, uint32_t n) {
     int k = 0;
-    while ((1ull << k) < n)
-        k++;
+    while ((1ull << k) < n) k++;
     double pre = ldexp(1.0, -k), whole = (double)n * pre; /* exact: n has 32 bits */
     r->pre = pre;
     if (r->dtype == RG_F64) {
@@ -121,24 +100,19 @@ static void avg_factors(rg_red_t *r, uint32_t n)
     }
 }
 
-static void run_swapped(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n)
-{
+static void run_swapped(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n) {
     r->inner(r, dst, b, a, n);
 }
 
-rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, uint32_t flags)
-{
+rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, uint32_t flags) {
     const uint32_t all = RG_RED_A_ACC | RG_RED_B_ACC | RG_RED_DST_ACC | RG_RED_FINAL | RG_RED_SWAP;
     memset(r, 0, sizeof *r);
     if ((unsigned)dtype >= RG_DTYPE_COUNT || (unsigned)op >= RG_OP_COUNT || (flags & ~all) || n == 0)
         return RG_ERR_INVALID;
-    if (op == RG_AVG && !is_half(dtype) && dtype != RG_F32 && dtype != RG_F64)
-        return RG_ERR_NOTSUP;
-    if (op == RG_AVG && !(flags & (RG_RED_DST_ACC | RG_RED_FINAL)))
-        return RG_ERR_INVALID;
+    if (op == RG_AVG && !is_half(dtype) && dtype != RG_F32 && dtype != RG_F64) return RG_ERR_NOTSUP;
+    if (op == RG_AVG && !(flags & (RG_RED_DST_ACC | RG_RED_FINAL))) return RG_ERR_INVALID;
     *r = (rg_red_t){ .dtype = dtype, .op = op, .flags = flags, .pre = 1, .post = 1 };
-    if (op == RG_AVG)
-        avg_factors(r, n);
+    if (op == RG_AVG) avg_factors(r, n);
     int swap = (flags & RG_RED_SWAP) != 0;
     r->x_acc = (flags & (swap ? RG_RED_B_ACC : RG_RED_A_ACC)) != 0;
     r->y_acc = (flags & (swap ? RG_RED_A_ACC : RG_RED_B_ACC)) != 0;
@@ -155,44 +129,32 @@ rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, u
     return RG_OK;
 }
 
-void rg_red_run(const void *ctx, void *dst, const void *a, const void *b, size_t n)
-{
+void rg_red_run(const void *ctx, void *dst, const void *a, const void *b, size_t n) {
     const rg_red_t *r = ctx;
     r->run(r, dst, a, b, n);
 }
 
 /* ---- Copies ---------------------------------------------------------------------------------------------------- */
 
-void rg_red_copy(const rg_red_t *r, void *dst, const void *a, size_t n)
-{
+void rg_red_copy(const rg_red_t *r, void *dst, const void *a, size_t n) {
     const rg_kernel_table_t *t = table();
     int from_acc = (r->flags & RG_RED_A_ACC) != 0, to_acc = r->dst_acc;
     double scale = from_acc ? r->dst_scale : r->pre * r->dst_scale;
     int kind = r->dtype == RG_BF16;
-    if (n == 0)
-        return;
-    if (!from_acc && !to_acc)
-        scale = 1;
-    if (is_half(r->dtype) && from_acc != to_acc)
-        (to_acc ? t->widen : t->narrow)[kind](dst, a, n, scale);
-    else if (scale == 1)
-        memmove(dst, a, n * (from_acc ? rg_acc_size(r->dtype) : rg_dtype_size(r->dtype)));
-    else if (r->dtype == RG_F64)
-        t->scale_f64(dst, a, n, scale);
-    else
-        t->scale_f32(dst, a, n, scale);
+    if (n == 0) return;
+    if (!from_acc && !to_acc) scale = 1;
+    if (is_half(r->dtype) && from_acc != to_acc) (to_acc ? t->widen : t->narrow)[kind](dst, a, n, scale);
+    else if (scale == 1) memmove(dst, a, n * (from_acc ? rg_acc_size(r->dtype) : rg_dtype_size(r->dtype)));
+    else if (r->dtype == RG_F64) t->scale_f64(dst, a, n, scale);
+    else t->scale_f32(dst, a, n, scale);
 }
 
 /* Below this a plain copy wins: the destination still fits beside the working set in L2. Measured by bench_kernels. */
 #define STREAM_MIN_BYTES (256u << 10)
 
-void rg_copy_stream(void *dst, const void *src, size_t n)
-{
+void rg_copy_stream(void *dst, const void *src, size_t n) {
     const rg_kernel_table_t *t = table();
-    if (n == 0)
-        return;
-    if (n < STREAM_MIN_BYTES || !t->copy_stream)
-        memcpy(dst, src, n);
-    else
-        t->copy_stream(dst, src, n);
+    if (n == 0) return;
+    if (n < STREAM_MIN_BYTES || !t->copy_stream) memcpy(dst, src, n);
+    else t->copy_stream(dst, src, n);
 }

@@ -8,10 +8,10 @@
 /* ---- One element ----------------------------------------------------------------------------------------------- */
 
 /* Integers wrap: the arithmetic is done unsigned, in at least 32 bits so that promotion to int cannot overflow. */
-#define INT_OPS(T, U)                                                                                                 \
-    static inline T sum_##T(T x, T y) { return (T)(U)((U)x + (U)y); }                                                 \
-    static inline T prod_##T(T x, T y) { return (T)(U)((U)x * (U)y); }                                                \
-    static inline T min_##T(T x, T y) { return x < y ? x : y; }                                                       \
+#define INT_OPS(T, U)                                                                                                  \
+    static inline T sum_##T(T x, T y) { return (T)(U)((U)x + (U)y); }                                                  \
+    static inline T prod_##T(T x, T y) { return (T)(U)((U)x * (U)y); }                                                 \
+    static inline T min_##T(T x, T y) { return x < y ? x : y; }                                                        \
     static inline T max_##T(T x, T y) { return x > y ? x : y; }
 INT_OPS(int8_t, uint32_t)
 INT_OPS(uint8_t, uint32_t)
@@ -20,29 +20,25 @@ INT_OPS(uint32_t, uint32_t)
 INT_OPS(int64_t, uint64_t)
 INT_OPS(uint64_t, uint64_t)
 
-static inline uint32_t bits_float(float x)
-{
+static inline uint32_t bits_float(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
     return u;
 }
 
-static inline uint64_t bits_double(double x)
-{
+static inline uint64_t bits_double(double x) {
     uint64_t u;
     memcpy(&u, &x, 8);
     return u;
 }
 
-static inline float of_bits_float(uint32_t u)
-{
+static inline float of_bits_float(uint32_t u) {
     float x;
     memcpy(&x, &u, 4);
     return x;
 }
 
-static inline double of_bits_double(uint64_t u)
-{
+static inline double of_bits_double(uint64_t u) {
     double x;
     memcpy(&x, &u, 8);
     return x;
@@ -50,14 +46,13 @@ static inline double of_bits_double(uint64_t u)
 
 /* Only x86-64 has other levels to agree with; elsewhere the compiler's choice of operand order is as good as any. */
 #ifdef __x86_64__
-#define FLOAT_OP(name, T, insn, sign)                                                                                 \
-    static inline T name##_##T(T x, T y)                                                                              \
-    {                                                                                                                 \
-        __asm__(insn " %1, %0" : "+x"(x) : "x"(y));                                                                   \
-        return x;                                                                                                     \
+#define FLOAT_OP(name, T, insn, sign)                                                                                  \
+    static inline T name##_##T(T x, T y) {                                                                             \
+        __asm__(insn " %1, %0" : "+x"(x) : "x"(y));                                                                    \
+        return x;                                                                                                      \
     }
 #else
-#define FLOAT_OP(name, T, insn, sign)                                                                                 \
+#define FLOAT_OP(name, T, insn, sign)                                                                                  \
     static inline T name##_##T(T x, T y) { return x sign y; }
 #endif
 FLOAT_OP(sum, float, "addss", +)
@@ -66,35 +61,30 @@ FLOAT_OP(prod, float, "mulss", *)
 FLOAT_OP(prod, double, "mulsd", *)
 
 /* Equal operands differ at most in the sign of zero: OR keeps a minus for MIN, AND drops it for MAX. */
-#define FLOAT_MINMAX(T, NAN_BITS)                                                                                     \
-    static inline T min_##T(T x, T y)                                                                                 \
-    {                                                                                                                 \
-        if (x != x || y != y)                                                                                         \
-            return of_bits_##T(NAN_BITS);                                                                             \
-        return x < y ? x : y < x ? y : of_bits_##T(bits_##T(x) | bits_##T(y));                                        \
-    }                                                                                                                 \
-    static inline T max_##T(T x, T y)                                                                                 \
-    {                                                                                                                 \
-        if (x != x || y != y)                                                                                         \
-            return of_bits_##T(NAN_BITS);                                                                             \
-        return x > y ? x : y > x ? y : of_bits_##T(bits_##T(x) & bits_##T(y));                                        \
+#define FLOAT_MINMAX(T, NAN_BITS)                                                                                      \
+    static inline T min_##T(T x, T y) {                                                                                \
+        if (x != x || y != y) return of_bits_##T(NAN_BITS);                                                            \
+        return x < y ? x : y < x ? y : of_bits_##T(bits_##T(x) | bits_##T(y));                                         \
+    }                                                                                                                  \
+    static inline T max_##T(T x, T y) {                                                                                \
+        if (x != x || y != y) return of_bits_##T(NAN_BITS);                                                            \
+        return x > y ? x : y > x ? y : of_bits_##T(bits_##T(x) & bits_##T(y));                                         \
     }
 FLOAT_MINMAX(float, RG_CANONICAL_NAN_F32)
 FLOAT_MINMAX(double, RG_CANONICAL_NAN_F64)
 
 /* ---- Loops ----------------------------------------------------------------------------------------------------- */
 
-#define LOOP(op, T)                                                                                                   \
-    static void k_##op##_##T(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n)                    \
-    {                                                                                                                 \
-        (void)r;                                                                                                      \
-        for (size_t i = 0; i < n; i++) {                                                                              \
-            T u, v;                                                                                                   \
-            memcpy(&u, (const char *)x + i * sizeof(T), sizeof(T));                                                   \
-            memcpy(&v, (const char *)y + i * sizeof(T), sizeof(T));                                                   \
-            u = op##_##T(u, v);                                                                                       \
-            memcpy((char *)dst + i * sizeof(T), &u, sizeof(T));                                                       \
-        }                                                                                                             \
+#define LOOP(op, T)                                                                                                    \
+    static void k_##op##_##T(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {                   \
+        (void)r;                                                                                                       \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            T u, v;                                                                                                    \
+            memcpy(&u, (const char *)x + i * sizeof(T), sizeof(T));                                                    \
+            memcpy(&v, (const char *)y + i * sizeof(T), sizeof(T));                                                    \
+            u = op##_##T(u, v);                                                                                        \
+            memcpy((char *)dst + i * sizeof(T), &u, sizeof(T));                                                        \
+        }                                                                                                              \
     }
 #define LOOPS(T) LOOP(sum, T) LOOP(prod, T) LOOP(min, T) LOOP(max, T)
 LOOPS(int8_t)
@@ -106,122 +96,101 @@ LOOPS(uint64_t)
 LOOPS(float)
 LOOPS(double)
 
-#define AVG_LOOP(T)                                                                                                   \
-    static void k_avg_##T(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n)                       \
-    {                                                                                                                 \
-        T sx = (T)r->x_scale, sy = (T)r->y_scale, sd = (T)r->dst_scale;                                               \
-        for (size_t i = 0; i < n; i++) {                                                                              \
-            T u, v;                                                                                                   \
-            memcpy(&u, (const char *)x + i * sizeof(T), sizeof(T));                                                   \
-            memcpy(&v, (const char *)y + i * sizeof(T), sizeof(T));                                                   \
-            u = prod_##T(sum_##T(prod_##T(u, sx), prod_##T(v, sy)), sd);                                              \
-            memcpy((char *)dst + i * sizeof(T), &u, sizeof(T));                                                       \
-        }                                                                                                             \
-    }                                                                                                                 \
-    static void scale_##T(void *dst, const void *src, size_t n, double scale)                                         \
-    {                                                                                                                 \
-        for (size_t i = 0; i < n; i++) {                                                                              \
-            T u;                                                                                                      \
-            memcpy(&u, (const char *)src + i * sizeof(T), sizeof(T));                                                 \
-            u = prod_##T(u, (T)scale);                                                                                \
-            memcpy((char *)dst + i * sizeof(T), &u, sizeof(T));                                                       \
-        }                                                                                                             \
+#define AVG_LOOP(T)                                                                                                    \
+    static void k_avg_##T(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {                      \
+        T sx = (T)r->x_scale, sy = (T)r->y_scale, sd = (T)r->dst_scale;                                                \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            T u, v;                                                                                                    \
+            memcpy(&u, (const char *)x + i * sizeof(T), sizeof(T));                                                    \
+            memcpy(&v, (const char *)y + i * sizeof(T), sizeof(T));                                                    \
+            u = prod_##T(sum_##T(prod_##T(u, sx), prod_##T(v, sy)), sd);                                               \
+            memcpy((char *)dst + i * sizeof(T), &u, sizeof(T));                                                        \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void scale_##T(void *dst, const void *src, size_t n, double scale) {                                        \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            T u;                                                                                                       \
+            memcpy(&u, (const char *)src + i * sizeof(T), sizeof(T));                                                  \
+            u = prod_##T(u, (T)scale);                                                                                 \
+            memcpy((char *)dst + i * sizeof(T), &u, sizeof(T));                                                        \
+        }                                                                                                              \
     }
 AVG_LOOP(float)
 AVG_LOOP(double)
 
 /* ---- Halves ---------------------------------------------------------------------------------------------------- */
 
-static inline float widen_f16(uint16_t h)
-{
+static inline float widen_f16(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 0x3ff;
-    if (exp == 31)
-        return of_bits_float(sign | 0x7f800000u | man << 13 | (man ? 0x400000u : 0));
-    if (exp)
-        return of_bits_float(sign | (exp + 112) << 23 | man << 13);
-    if (!man)
-        return of_bits_float(sign);
+    if (exp == 31) return of_bits_float(sign | 0x7f800000u | man << 13 | (man ? 0x400000u : 0));
+    if (exp) return of_bits_float(sign | (exp + 112) << 23 | man << 13);
+    if (!man) return of_bits_float(sign);
     uint32_t shift = (uint32_t)__builtin_clz(man) - 21; /* brings the leading one to bit 10, where it is implied */
     return of_bits_float(sign | (113 - shift) << 23 | (man << shift & 0x3ff) << 13);
 }
 
-static inline uint16_t narrow_f16(float f)
-{
+static inline uint16_t narrow_f16(float f) {
     uint32_t u = bits_float(f), sign = u >> 16 & 0x8000, x = u & 0x7fffffff;
-    if (x > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00 | (x >> 13 & 0x3ff));
+    if (x > 0x7f800000u) return (uint16_t)(sign | 0x7e00 | (x >> 13 & 0x3ff));
     if (x >= 0x477ff000u) /* half way from the largest finite value to the next: to even means infinity */
         return (uint16_t)(sign | 0x7c00);
     if (x >= 0x38800000u) { /* normal in f16: change the bias, add just under half, carry into the exponent is right */
         x -= 112u << 23;
         return (uint16_t)(sign | (x + 0xfff + (x >> 13 & 1)) >> 13);
     }
-    if (x < 0x33000000u)
-        return (uint16_t)sign;
+    if (x < 0x33000000u) return (uint16_t)sign;
     uint32_t man = (x & 0x7fffff) | 0x800000, shift = 126 - (x >> 23); /* 14 to 24 */
     uint32_t q = man >> shift, rest = man & ((1u << shift) - 1), half = 1u << (shift - 1);
     return (uint16_t)(sign | (q + (rest > half || (rest == half && (q & 1)))));
 }
 
-static inline float widen_bf16(uint16_t h)
-{
-    return of_bits_float((uint32_t)h << 16);
-}
+static inline float widen_bf16(uint16_t h) { return of_bits_float((uint32_t)h << 16); }
 
-static inline uint16_t narrow_bf16(float f)
-{
+static inline uint16_t narrow_bf16(float f) {
     uint32_t u = bits_float(f);
-    if ((u & 0x7fffffff) > 0x7f800000u)
-        return (uint16_t)(u >> 16 | 0x40);
+    if ((u & 0x7fffffff) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-#define HALF_LOOPS(kind)                                                                                              \
-    static void k_widen_##kind(void *dst, const void *src, size_t n, double scale)                                    \
-    {                                                                                                                 \
-        for (size_t i = 0; i < n; i++) {                                                                              \
-            uint16_t h;                                                                                               \
-            memcpy(&h, (const char *)src + i * 2, 2);                                                                 \
-            float f = widen_##kind(h);                                                                                \
-            f = scale == 1 ? f : prod_float(f, (float)scale);                                                         \
-            memcpy((char *)dst + i * 4, &f, 4);                                                                       \
-        }                                                                                                             \
-    }                                                                                                                 \
-    static void k_narrow_##kind(void *dst, const void *src, size_t n, double scale)                                   \
-    {                                                                                                                 \
-        for (size_t i = 0; i < n; i++) {                                                                              \
-            float f;                                                                                                  \
-            memcpy(&f, (const char *)src + i * 4, 4);                                                                 \
-            uint16_t h = narrow_##kind(scale == 1 ? f : prod_float(f, (float)scale));                                 \
-            memcpy((char *)dst + i * 2, &h, 2);                                                                       \
-        }                                                                                                             \
+#define HALF_LOOPS(kind)                                                                                               \
+    static void k_widen_##kind(void *dst, const void *src, size_t n, double scale) {                                   \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            uint16_t h;                                                                                                \
+            memcpy(&h, (const char *)src + i * 2, 2);                                                                  \
+            float f = widen_##kind(h);                                                                                 \
+            f = scale == 1 ? f : prod_float(f, (float)scale);                                                          \
+            memcpy((char *)dst + i * 4, &f, 4);                                                                        \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void k_narrow_##kind(void *dst, const void *src, size_t n, double scale) {                                  \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            float f;                                                                                                   \
+            memcpy(&f, (const char *)src + i * 4, 4);                                                                  \
+            uint16_t h = narrow_##kind(scale == 1 ? f : prod_float(f, (float)scale));                                  \
+            memcpy((char *)dst + i * 2, &h, 2);                                                                        \
+        }                                                                                                              \
     }
 HALF_LOOPS(f16)
 HALF_LOOPS(bf16)
 
 /* dst = x op y for halves: whatever is raw is widened into a block first; a raw result is narrowed from one. */
 static inline void half_blocks(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n, rg_scale_fn widen,
-                               rg_scale_fn narrow, rg_kernel_fn op)
-{
+                               rg_scale_fn narrow, rg_kernel_fn op) {
     float bx[BLOCK], by[BLOCK];
     for (size_t i = 0; i < n; i += BLOCK) {
         size_t m = n - i < BLOCK ? n - i : BLOCK;
         const void *px = (const char *)x + i * (r->x_acc ? 4 : 2), *py = (const char *)y + i * (r->y_acc ? 4 : 2);
         char *pd = (char *)dst + i * (r->dst_acc ? 4 : 2);
-        if (!r->x_acc)
-            widen(bx, px, m, 1), px = bx;
-        if (!r->y_acc)
-            widen(by, py, m, 1), py = by;
+        if (!r->x_acc) widen(bx, px, m, 1), px = bx;
+        if (!r->y_acc) widen(by, py, m, 1), py = by;
         op(r, r->dst_acc ? (void *)pd : bx, px, py, m);
-        if (!r->dst_acc)
-            narrow(pd, bx, m, 1);
+        if (!r->dst_acc) narrow(pd, bx, m, 1);
     }
 }
 
-#define HALF(kind, op)                                                                                                \
-    static void k_##op##_##kind(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n)                 \
-    {                                                                                                                 \
-        half_blocks(r, dst, x, y, n, k_widen_##kind, k_narrow_##kind, k_##op##_float);                                \
+#define HALF(kind, op)                                                                                                 \
+    static void k_##op##_##kind(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {                \
+        half_blocks(r, dst, x, y, n, k_widen_##kind, k_narrow_##kind, k_##op##_float);                                 \
     }
 #define HALVES(kind) HALF(kind, sum) HALF(kind, prod) HALF(kind, min) HALF(kind, max) HALF(kind, avg)
 HALVES(f16)
@@ -230,11 +199,12 @@ HALVES(bf16)
 /* ---- The table ------------------------------------------------------------------------------------------------- */
 
 #define ROW(T) [RG_SUM] = k_sum_##T, [RG_PROD] = k_prod_##T, [RG_MIN] = k_min_##T, [RG_MAX] = k_max_##T
-#define EIGHT(f) { f, f, f, f, f, f, f, f }
-#define HALF_ROW(kind)                                                                                                \
-    {                                                                                                                 \
-        [RG_SUM] = EIGHT(k_sum_##kind), [RG_PROD] = EIGHT(k_prod_##kind), [RG_MIN] = EIGHT(k_min_##kind),             \
-        [RG_MAX] = EIGHT(k_max_##kind), [RG_AVG] = EIGHT(k_avg_##kind),                                               \
+#define EIGHT(f)                                                                                                       \
+    { f, f, f, f, f, f, f, f }
+#define HALF_ROW(kind)                                                                                                 \
+    {                                                                                                                  \
+        [RG_SUM] = EIGHT(k_sum_##kind), [RG_PROD] = EIGHT(k_prod_##kind), [RG_MIN] = EIGHT(k_min_##kind),              \
+        [RG_MAX] = EIGHT(k_max_##kind), [RG_AVG] = EIGHT(k_avg_##kind),                                                \
     }
 
 const rg_kernel_table_t rg_kernels_scalar = {

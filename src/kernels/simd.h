@@ -9,35 +9,30 @@
 
 /* Bytes to do before dst is on a vector boundary: a store across a cache line costs twice. Not worth it for little, and
  * impossible when dst is not even aligned to its elements. */
-static inline size_t head_bytes(const void *dst, size_t elem, size_t bytes)
-{
+static inline size_t head_bytes(const void *dst, size_t elem, size_t bytes) {
     uintptr_t at = (uintptr_t)dst;
     return bytes >= 1024 && at % elem == 0 ? -at & (VB - 1) : 0;
 }
 
-#define SAME(op, T, DTYPE, OP)                                                                                        \
-    TGT static void k_##op##_##T(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n)                \
-    {                                                                                                                 \
-        const size_t bytes = n * sizeof(T);                                                                           \
-        size_t i = head_bytes(dst, sizeof(T), bytes);                                                                 \
-        const char *px = x, *py = y;                                                                                  \
-        char *pd = dst;                                                                                               \
-        if (i)                                                                                                        \
-            rg_kernels_scalar.same[DTYPE][OP](r, dst, x, y, i / sizeof(T));                                           \
-        for (; bytes - i >= 4 * VB; i += 4 * VB) {                                                                    \
-            V a0 = vload(px + i), a1 = vload(px + i + VB), a2 = vload(px + i + 2 * VB), a3 = vload(px + i + 3 * VB);  \
-            V b0 = vload(py + i), b1 = vload(py + i + VB), b2 = vload(py + i + 2 * VB), b3 = vload(py + i + 3 * VB);  \
-            vstore(pd + i, v_##op##_##T(a0, b0));                                                                     \
-            vstore(pd + i + VB, v_##op##_##T(a1, b1));                                                                \
-            vstore(pd + i + 2 * VB, v_##op##_##T(a2, b2));                                                            \
-            vstore(pd + i + 3 * VB, v_##op##_##T(a3, b3));                                                            \
-        }                                                                                                             \
-        for (; bytes - i >= VB; i += VB)                                                                              \
-            vstore(pd + i, v_##op##_##T(vload(px + i), vload(py + i)));                                               \
-        if (i < bytes)                                                                                                \
-            rg_kernels_scalar.same[DTYPE][OP](r, pd + i, px + i, py + i, (bytes - i) / sizeof(T));                    \
+#define SAME(op, T, DTYPE, OP)                                                                                         \
+    TGT static void k_##op##_##T(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {               \
+        const size_t bytes = n * sizeof(T);                                                                            \
+        size_t i = head_bytes(dst, sizeof(T), bytes);                                                                  \
+        const char *px = x, *py = y;                                                                                   \
+        char *pd = dst;                                                                                                \
+        if (i) rg_kernels_scalar.same[DTYPE][OP](r, dst, x, y, i / sizeof(T));                                         \
+        for (; bytes - i >= 4 * VB; i += 4 * VB) {                                                                     \
+            V a0 = vload(px + i), a1 = vload(px + i + VB), a2 = vload(px + i + 2 * VB), a3 = vload(px + i + 3 * VB);   \
+            V b0 = vload(py + i), b1 = vload(py + i + VB), b2 = vload(py + i + 2 * VB), b3 = vload(py + i + 3 * VB);   \
+            vstore(pd + i, v_##op##_##T(a0, b0));                                                                      \
+            vstore(pd + i + VB, v_##op##_##T(a1, b1));                                                                 \
+            vstore(pd + i + 2 * VB, v_##op##_##T(a2, b2));                                                             \
+            vstore(pd + i + 3 * VB, v_##op##_##T(a3, b3));                                                             \
+        }                                                                                                              \
+        for (; bytes - i >= VB; i += VB) vstore(pd + i, v_##op##_##T(vload(px + i), vload(py + i)));                   \
+        if (i < bytes) rg_kernels_scalar.same[DTYPE][OP](r, pd + i, px + i, py + i, (bytes - i) / sizeof(T));          \
     }
-#define SAMES(T, DTYPE)                                                                                               \
+#define SAMES(T, DTYPE)                                                                                                \
     SAME(sum, T, DTYPE, RG_SUM) SAME(prod, T, DTYPE, RG_PROD) SAME(min, T, DTYPE, RG_MIN) SAME(max, T, DTYPE, RG_MAX)
 SAMES(int8_t, RG_I8)
 SAMES(uint8_t, RG_U8)
@@ -49,72 +44,55 @@ SAMES(float, RG_F32)
 SAMES(double, RG_F64)
 
 /* A factor is never NaN, so the order of a product with it does not matter. */
-#define AVG(T, VT, DTYPE, PS)                                                                                         \
-    TGT static void k_avg_##T(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n)                   \
-    {                                                                                                                 \
-        VT sx = VSET_##PS((T)r->x_scale), sy = VSET_##PS((T)r->y_scale), sd = VSET_##PS((T)r->dst_scale);             \
-        size_t i = 0, step = VB / sizeof(T);                                                                          \
-        const T *px = x, *py = y;                                                                                     \
-        T *pd = dst;                                                                                                  \
-        for (; n - i >= step; i += step) {                                                                            \
-            VT sum = vadd_##PS(VMUL_##PS(VLOAD_##PS(px + i), sx), VMUL_##PS(VLOAD_##PS(py + i), sy));                 \
-            VSTORE_##PS(pd + i, VMUL_##PS(sum, sd));                                                                  \
-        }                                                                                                             \
-        if (i < n)                                                                                                    \
-            rg_kernels_scalar.same[DTYPE][RG_AVG](r, pd + i, px + i, py + i, n - i);                                  \
-    }                                                                                                                 \
-    TGT static void scale_##T(void *dst, const void *src, size_t n, double scale)                                     \
-    {                                                                                                                 \
-        VT s = VSET_##PS((T)scale);                                                                                   \
-        size_t i = 0, step = VB / sizeof(T);                                                                          \
-        const T *ps = src;                                                                                            \
-        T *pd = dst;                                                                                                  \
-        for (; n - i >= step; i += step)                                                                              \
-            VSTORE_##PS(pd + i, VMUL_##PS(VLOAD_##PS(ps + i), s));                                                    \
-        if (i < n)                                                                                                    \
-            rg_kernels_scalar.scale_##PS(pd + i, ps + i, n - i, scale);                                               \
+#define AVG(T, VT, DTYPE, PS)                                                                                          \
+    TGT static void k_avg_##T(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {                  \
+        VT sx = VSET_##PS((T)r->x_scale), sy = VSET_##PS((T)r->y_scale), sd = VSET_##PS((T)r->dst_scale);              \
+        size_t i = 0, step = VB / sizeof(T);                                                                           \
+        const T *px = x, *py = y;                                                                                      \
+        T *pd = dst;                                                                                                   \
+        for (; n - i >= step; i += step) {                                                                             \
+            VT sum = vadd_##PS(VMUL_##PS(VLOAD_##PS(px + i), sx), VMUL_##PS(VLOAD_##PS(py + i), sy));                  \
+            VSTORE_##PS(pd + i, VMUL_##PS(sum, sd));                                                                   \
+        }                                                                                                              \
+        if (i < n) rg_kernels_scalar.same[DTYPE][RG_AVG](r, pd + i, px + i, py + i, n - i);                            \
+    }                                                                                                                  \
+    TGT static void scale_##T(void *dst, const void *src, size_t n, double scale) {                                    \
+        VT s = VSET_##PS((T)scale);                                                                                    \
+        size_t i = 0, step = VB / sizeof(T);                                                                           \
+        const T *ps = src;                                                                                             \
+        T *pd = dst;                                                                                                   \
+        for (; n - i >= step; i += step) VSTORE_##PS(pd + i, VMUL_##PS(VLOAD_##PS(ps + i), s));                        \
+        if (i < n) rg_kernels_scalar.scale_##PS(pd + i, ps + i, n - i, scale);                                         \
     }
 AVG(float, VF, RG_F32, f32)
 AVG(double, VD, RG_F64, f64)
 
 /* ---- Halves: widened, combined and narrowed in registers ------------------------------------------------------- */
 
-INLINE VF half_load(const char *p, size_t i, int kind, int acc)
-{
-    if (acc)
-        return VLOAD_f32((const float *)(p + i * 4));
+INLINE VF half_load(const char *p, size_t i, int kind, int acc) {
+    if (acc) return VLOAD_f32((const float *)(p + i * 4));
     return kind == RG_HALF_F16 ? widen_f16(p + i * 2) : widen_bf16(p + i * 2);
 }
 
-INLINE void half_store(char *p, size_t i, VF v, int kind, int acc)
-{
-    if (acc)
-        VSTORE_f32((float *)(p + i * 4), v);
-    else if (kind == RG_HALF_F16)
-        narrow_f16(p + i * 2, v);
-    else
-        narrow_bf16(p + i * 2, v);
+INLINE void half_store(char *p, size_t i, VF v, int kind, int acc) {
+    if (acc) VSTORE_f32((float *)(p + i * 4), v);
+    else if (kind == RG_HALF_F16) narrow_f16(p + i * 2, v);
+    else narrow_bf16(p + i * 2, v);
 }
 
 /* kind, op and combo are constants wherever this is inlined, so no branch on them is left. */
-INLINE VF half_op(VF x, VF y, int op, VF sx, VF sy, VF sd)
-{
+INLINE VF half_op(VF x, VF y, int op, VF sx, VF sy, VF sd) {
     switch (op) {
-    case RG_SUM:
-        return vadd_f32(x, y);
-    case RG_PROD:
-        return vmul_f32(x, y);
-    case RG_MIN:
-        return vmin_f32(x, y);
-    case RG_MAX:
-        return vmax_f32(x, y);
-    default:
-        return VMUL_f32(vadd_f32(VMUL_f32(x, sx), VMUL_f32(y, sy)), sd);
+    case RG_SUM: return vadd_f32(x, y);
+    case RG_PROD: return vmul_f32(x, y);
+    case RG_MIN: return vmin_f32(x, y);
+    case RG_MAX: return vmax_f32(x, y);
+    default: return VMUL_f32(vadd_f32(VMUL_f32(x, sx), VMUL_f32(y, sy)), sd);
     }
 }
 
-INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op, int combo)
-{
+INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op,
+                      int combo) {
     const int xa = combo & 1, ya = combo >> 1 & 1, da = combo >> 2;
     VF sx = VSET_f32((float)r->x_scale), sy = VSET_f32((float)r->y_scale), sd = VSET_f32((float)r->dst_scale);
     size_t i = 0;
@@ -129,46 +107,43 @@ INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y
                                                 n - i);
 }
 
-#define HALF(name, KIND, OP, combo)                                                                                   \
-    TGT static void name##_##combo(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n)              \
-    {                                                                                                                 \
-        half_loop(r, dst, x, y, n, KIND, OP, combo);                                                                  \
+#define HALF(name, KIND, OP, combo)                                                                                    \
+    TGT static void name##_##combo(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {             \
+        half_loop(r, dst, x, y, n, KIND, OP, combo);                                                                   \
     }
-#define HALF8(name, KIND, OP)                                                                                         \
-    HALF(name, KIND, OP, 0) HALF(name, KIND, OP, 1) HALF(name, KIND, OP, 2) HALF(name, KIND, OP, 3)                   \
-    HALF(name, KIND, OP, 4) HALF(name, KIND, OP, 5) HALF(name, KIND, OP, 6) HALF(name, KIND, OP, 7)
-/* The product is the written-out one: clang makes `scale == 1 ? v : v * scale` a plain product, and that quiets a NaN. */
-#define HALVES(kind, KIND)                                                                                            \
-    HALF8(k_sum_##kind, KIND, RG_SUM) HALF8(k_prod_##kind, KIND, RG_PROD) HALF8(k_min_##kind, KIND, RG_MIN)           \
-    HALF8(k_max_##kind, KIND, RG_MAX) HALF8(k_avg_##kind, KIND, RG_AVG)                                               \
-    TGT static void k_widen_##kind(void *dst, const void *src, size_t n, double scale)                                \
-    {                                                                                                                 \
-        VF s = VSET_f32((float)scale);                                                                                \
-        size_t i = 0;                                                                                                 \
-        for (; n - i >= VE; i += VE) {                                                                                \
-            VF v = half_load(src, i, KIND, 0);                                                                        \
-            half_store(dst, i, scale == 1 ? v : vmul_f32(v, s), KIND, 1);                                             \
-        }                                                                                                             \
-        if (i < n)                                                                                                    \
-            rg_kernels_scalar.widen[KIND]((char *)dst + i * 4, (const char *)src + i * 2, n - i, scale);              \
-    }                                                                                                                 \
-    TGT static void k_narrow_##kind(void *dst, const void *src, size_t n, double scale)                               \
-    {                                                                                                                 \
-        VF s = VSET_f32((float)scale);                                                                                \
-        size_t i = 0;                                                                                                 \
-        for (; n - i >= VE; i += VE) {                                                                                \
-            VF v = half_load(src, i, KIND, 1);                                                                        \
-            half_store(dst, i, scale == 1 ? v : vmul_f32(v, s), KIND, 0);                                             \
-        }                                                                                                             \
-        if (i < n)                                                                                                    \
-            rg_kernels_scalar.narrow[KIND]((char *)dst + i * 2, (const char *)src + i * 4, n - i, scale);             \
+#define HALF8(name, KIND, OP)                                                                                          \
+    HALF(name, KIND, OP, 0)                                                                                            \
+    HALF(name, KIND, OP, 1) HALF(name, KIND, OP, 2) HALF(name, KIND, OP, 3) HALF(name, KIND, OP, 4)                    \
+        HALF(name, KIND, OP, 5) HALF(name, KIND, OP, 6) HALF(name, KIND, OP, 7)
+/* The product is the written-out one: clang makes a plain product of `scale == 1 ? v : v * scale`, and that quiets a
+ * signalling NaN. */
+#define HALVES(kind, KIND)                                                                                             \
+    HALF8(k_sum_##kind, KIND, RG_SUM)                                                                                  \
+    HALF8(k_prod_##kind, KIND, RG_PROD) HALF8(k_min_##kind, KIND, RG_MIN) HALF8(k_max_##kind, KIND, RG_MAX)            \
+        HALF8(k_avg_##kind, KIND, RG_AVG)                                                                              \
+            TGT static void k_widen_##kind(void *dst, const void *src, size_t n, double scale) {                       \
+        VF s = VSET_f32((float)scale);                                                                                 \
+        size_t i = 0;                                                                                                  \
+        for (; n - i >= VE; i += VE) {                                                                                 \
+            VF v = half_load(src, i, KIND, 0);                                                                         \
+            half_store(dst, i, scale == 1 ? v : vmul_f32(v, s), KIND, 1);                                              \
+        }                                                                                                              \
+        if (i < n) rg_kernels_scalar.widen[KIND]((char *)dst + i * 4, (const char *)src + i * 2, n - i, scale);        \
+    }                                                                                                                  \
+    TGT static void k_narrow_##kind(void *dst, const void *src, size_t n, double scale) {                              \
+        VF s = VSET_f32((float)scale);                                                                                 \
+        size_t i = 0;                                                                                                  \
+        for (; n - i >= VE; i += VE) {                                                                                 \
+            VF v = half_load(src, i, KIND, 1);                                                                         \
+            half_store(dst, i, scale == 1 ? v : vmul_f32(v, s), KIND, 0);                                              \
+        }                                                                                                              \
+        if (i < n) rg_kernels_scalar.narrow[KIND]((char *)dst + i * 2, (const char *)src + i * 4, n - i, scale);       \
     }
 HALVES(f16, RG_HALF_F16)
 HALVES(bf16, RG_HALF_BF16)
 
 /* Past the cache: a store that does not read the line first, and does not push out what the reduction needs next. */
-TGT static void copy_stream(void *dst, const void *src, size_t n)
-{
+TGT static void copy_stream(void *dst, const void *src, size_t n) {
     char *d = dst;
     const char *s = src;
     size_t i = -(uintptr_t)d & (VB - 1);
@@ -189,11 +164,12 @@ TGT static void copy_stream(void *dst, const void *src, size_t n)
 }
 
 #define ROW(T) [RG_SUM] = k_sum_##T, [RG_PROD] = k_prod_##T, [RG_MIN] = k_min_##T, [RG_MAX] = k_max_##T
-#define EIGHT(f) { f##_0, f##_1, f##_2, f##_3, f##_4, f##_5, f##_6, f##_7 }
-#define HALF_ROW(kind)                                                                                                \
-    {                                                                                                                 \
-        [RG_SUM] = EIGHT(k_sum_##kind), [RG_PROD] = EIGHT(k_prod_##kind), [RG_MIN] = EIGHT(k_min_##kind),             \
-        [RG_MAX] = EIGHT(k_max_##kind), [RG_AVG] = EIGHT(k_avg_##kind),                                               \
+#define EIGHT(f)                                                                                                       \
+    { f##_0, f##_1, f##_2, f##_3, f##_4, f##_5, f##_6, f##_7 }
+#define HALF_ROW(kind)                                                                                                 \
+    {                                                                                                                  \
+        [RG_SUM] = EIGHT(k_sum_##kind), [RG_PROD] = EIGHT(k_prod_##kind), [RG_MIN] = EIGHT(k_min_##kind),              \
+        [RG_MAX] = EIGHT(k_max_##kind), [RG_AVG] = EIGHT(k_avg_##kind),                                                \
     }
 
 const rg_kernel_table_t LEVEL = {

@@ -16,8 +16,7 @@
 static const char prefix[] = "regroup: ";
 
 /* One write, so that lines of several processes on one terminal do not mix. A failed write has nobody to be told to. */
-static void write_stderr(void *user, rg_log_level_t level, const char *line)
-{
+static void write_stderr(void *user, rg_log_level_t level, const char *line) {
     char buf[sizeof prefix + LINE_MAX_BYTES + 1];
     size_t n = strnlen(line, LINE_MAX_BYTES), at = sizeof prefix - 1;
     (void)user, (void)level;
@@ -28,8 +27,7 @@ static void write_stderr(void *user, rg_log_level_t level, const char *line)
     (void)put;
 }
 
-static int level_parse(const char *text, rg_log_level_t *level)
-{
+static int level_parse(const char *text, rg_log_level_t *level) {
     static const char *const names[] = { "none", "error", "warn", "info", "debug" };
     for (int i = 0; i < 5; i++)
         if (strcasecmp(text, names[i]) == 0) {
@@ -39,8 +37,7 @@ static int level_parse(const char *text, rg_log_level_t *level)
     return 0;
 }
 
-rg_status_t rg_log_init(rg_log_t *log, rg_log_level_t level, rg_log_fn fn, void *user, rg_error_t *err)
-{
+rg_status_t rg_log_init(rg_log_t *log, rg_log_level_t level, rg_log_fn fn, void *user, rg_error_t *err) {
     rg_log_level_t asked = RG_LOG_NONE;
     const char *text = getenv("RG_LOG");
     *log = (rg_log_t){ RG_LOG_NONE, NULL, NULL };
@@ -50,19 +47,14 @@ rg_status_t rg_log_init(rg_log_t *log, rg_log_level_t level, rg_log_fn fn, void 
     if (text && *text && !level_parse(text, &asked))
         return rg_fail(err, RG_ERR_INVALID, 0, "RG_LOG is \"%.64s\": expected none, error, warn, info or debug", text);
     /* Standard error is used only because the variable asked, never because the program set a level alone. */
-    if (!fn && asked != RG_LOG_NONE)
-        fn = write_stderr, user = NULL;
-    if (level == RG_LOG_NONE)
-        level = asked;
-    if (fn && level != RG_LOG_NONE)
-        *log = (rg_log_t){ level, fn, user };
+    if (!fn && asked != RG_LOG_NONE) fn = write_stderr, user = NULL;
+    if (level == RG_LOG_NONE) level = asked;
+    if (fn && level != RG_LOG_NONE) *log = (rg_log_t){ level, fn, user };
     return RG_OK;
 }
 
-void rg_log_write(const rg_log_t *log, rg_log_level_t level, const char *fmt, ...)
-{
-    if (!log->fn || level == RG_LOG_NONE || level > log->level)
-        return;
+void rg_log_write(const rg_log_t *log, rg_log_level_t level, const char *fmt, ...) {
+    if (!log->fn || level == RG_LOG_NONE || level > log->level) return;
     int saved = errno;
     char line[LINE_MAX_BYTES];
     va_list ap;
@@ -71,18 +63,15 @@ void rg_log_write(const rg_log_t *log, rg_log_level_t level, const char *fmt, ..
     va_end(ap);
     /* "One line" is a promise to whoever reads the log: text from peers must not forge further lines. */
     for (char *p = line; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = ' ';
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = ' ';
     log->fn(log->user, level, line);
     errno = saved;
 }
 
 /* Formats aside first: callers wrap an error by formatting err->text into itself. The cause that the system gave is
  * added unless the text has it already. */
-rg_status_t rg_fail(rg_error_t *err, rg_status_t status, int sys_errno, const char *fmt, ...)
-{
-    if (!err)
-        return status;
+rg_status_t rg_fail(rg_error_t *err, rg_status_t status, int sys_errno, const char *fmt, ...) {
+    if (!err) return status;
     int saved = errno;
     char text[sizeof err->text], cause[128];
     va_list ap;
@@ -92,8 +81,7 @@ rg_status_t rg_fail(rg_error_t *err, rg_status_t status, int sys_errno, const ch
     if (sys_errno) {
         const char *why = strerror_r(sys_errno, cause, sizeof cause);
         size_t n = strlen(text);
-        if (!strstr(text, why))
-            snprintf(text + n, sizeof text - n, "%s%s", n ? ": " : "", why);
+        if (!strstr(text, why)) snprintf(text + n, sizeof text - n, "%s%s", n ? ": " : "", why);
     }
     err->status = status;
     err->sys_errno = sys_errno;

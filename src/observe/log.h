@@ -10,13 +10,19 @@ typedef struct rg_log {
     void *user;
 } rg_log_t;
 
-/* Resolves level and sink: an explicit fn and level win, else RG_LOG in the environment with standard error. INVALID with text
- * for an unknown level name. */
+/* Resolves level and sink: an explicit fn and level win, else RG_LOG in the environment with standard error. A level
+ * without fn and without RG_LOG logs nowhere. INVALID with text for an unknown level name. */
 rg_status_t rg_log_init(rg_log_t *log, rg_log_level_t level, rg_log_fn fn, void *user, rg_error_t *err);
-void rg_log_write(const rg_log_t *log, rg_log_level_t level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-#define RG_LOGF(log, lvl, ...) do { if ((log)->fn && (log)->level >= (lvl)) rg_log_write((log), (lvl), __VA_ARGS__); } while (0)
+void rg_log_write(const rg_log_t *log, rg_log_level_t level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+#define RG_LOGF(log, lvl, ...)                                                                                         \
+    do {                                                                                                               \
+        if ((log)->fn && (log)->level >= (lvl)) rg_log_write((log), (lvl), __VA_ARGS__);                               \
+    } while (0)
 
-/* Fills err (may be NULL) and returns status, so that a failure is one line. */
-rg_status_t rg_fail(rg_error_t *err, rg_status_t status, int sys_errno, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* Fills err (may be NULL) and returns status, so that a failure is one line. The text of sys_errno is added where the
+ * formatted text lacks it. The arguments may point into err itself: that is how text is wrapped going up. */
+rg_status_t rg_fail(rg_error_t *err, rg_status_t status, int sys_errno, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 
 #endif

@@ -17,8 +17,7 @@ static const uint32_t all_flags = RG_RED_A_ACC | RG_RED_B_ACC | RG_RED_DST_ACC |
 
 static uint64_t seed = 0x9e3779b97f4a7c15ull;
 
-static uint64_t next(void)
-{
+static uint64_t next(void) {
     seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
     return seed * 0x2545f4914f6cdd1dull;
 }
@@ -36,16 +35,17 @@ static const uint64_t special_f64[] = {
     0x7fefffffffffffff, 0xffefffffffffffff, 0x3ff0000000000000, 0xbff0000000000000,
 };
 static const uint16_t special_f16[] = {
-    0x7e01, 0xfe23, 0x7c01, 0xfd23, 0x7c00, 0xfc00, 0x0000, 0x8000, 0x0001, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x3c00, 0xbc00,
+    0x7e01, 0xfe23, 0x7c01, 0xfd23, 0x7c00, 0xfc00, 0x0000, 0x8000,
+    0x0001, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x3c00, 0xbc00,
 };
 static const uint16_t special_bf16[] = {
-    0x7fc1, 0xffd2, 0x7f81, 0xff92, 0x7f80, 0xff80, 0x0000, 0x8000, 0x0001, 0x807f, 0x0080, 0x7f7f, 0xff7f, 0x3f80, 0xbf80,
+    0x7fc1, 0xffd2, 0x7f81, 0xff92, 0x7f80, 0xff80, 0x0000, 0x8000,
+    0x0001, 0x807f, 0x0080, 0x7f7f, 0xff7f, 0x3f80, 0xbf80,
 };
 #define PICK(a) ((a)[next() % (sizeof(a) / sizeof((a)[0]))])
 
 /* A third specials, a third any bits, a third values near one, so that results are not mostly NaN or infinity. */
-static void fill(void *p, size_t n, rg_dtype_t dtype, int acc)
-{
+static void fill(void *p, size_t n, rg_dtype_t dtype, int acc) {
     rg_dtype_t t = acc && (dtype == RG_F16 || dtype == RG_BF16) ? RG_F32 : dtype;
     size_t size = rg_dtype_size(t);
     for (size_t i = 0; i < n; i++) {
@@ -55,46 +55,34 @@ static void fill(void *p, size_t n, rg_dtype_t dtype, int acc)
         double near_d = near_f * 1.0000000001;
         uint32_t near_bits;
         memcpy(&near_bits, &near_f, 4);
-        if (t == RG_F32)
-            bits = kind == 0 ? PICK(special_f32) : kind == 1 ? bits : near_bits;
-        else if (t == RG_F64 && kind == 0)
-            bits = PICK(special_f64);
-        else if (t == RG_F64 && kind == 2)
-            memcpy(&bits, &near_d, 8);
-        else if (t == RG_F16)
-            bits = kind == 0 ? PICK(special_f16) : kind == 1 ? bits : 0x3800 + bits % 0xa00;
-        else if (t == RG_BF16)
-            bits = kind == 0 ? PICK(special_bf16) : kind == 1 ? bits : near_bits >> 16;
+        if (t == RG_F32) bits = kind == 0 ? PICK(special_f32) : kind == 1 ? bits : near_bits;
+        else if (t == RG_F64 && kind == 0) bits = PICK(special_f64);
+        else if (t == RG_F64 && kind == 2) memcpy(&bits, &near_d, 8);
+        else if (t == RG_F16) bits = kind == 0 ? PICK(special_f16) : kind == 1 ? bits : 0x3800 + bits % 0xa00;
+        else if (t == RG_BF16) bits = kind == 0 ? PICK(special_bf16) : kind == 1 ? bits : near_bits >> 16;
         memcpy((char *)p + i * size, &bits, size); /* little-endian, like everything that has SIMD levels */
     }
 }
 
 /* Making values costs more than combining them, so short ranges are cut from a pool at a random place. */
-static void fill_short(void *p, size_t n, rg_dtype_t dtype, int acc)
-{
+static void fill_short(void *p, size_t n, rg_dtype_t dtype, int acc) {
     static char pools[RG_DTYPE_COUNT][2][4096 * 8];
     static char made[RG_DTYPE_COUNT][2];
     size_t size = acc ? rg_acc_size(dtype) : rg_dtype_size(dtype);
     acc = acc != 0;
-    if (!made[dtype][acc])
-        fill(pools[dtype][acc], 4096, dtype, acc);
+    if (!made[dtype][acc]) fill(pools[dtype][acc], 4096, dtype, acc);
     made[dtype][acc] = 1;
     memcpy(p, pools[dtype][acc] + next() % (4096 - n) * size, n * size);
 }
 
-static size_t size_of(rg_dtype_t dtype, int acc)
-{
-    return acc ? rg_acc_size(dtype) : rg_dtype_size(dtype);
-}
+static size_t size_of(rg_dtype_t dtype, int acc) { return acc ? rg_acc_size(dtype) : rg_dtype_size(dtype); }
 
 /* The levels that this CPU has, the reference first. */
-static int levels(const char *out[3])
-{
+static int levels(const char *out[3]) {
     int n = 0;
     const char *names[] = { "scalar", "avx2", "avx512" };
     for (int i = 0; i < 3; i++)
-        if (rg_simd_force(names[i]))
-            out[n++] = names[i];
+        if (rg_simd_force(names[i])) out[n++] = names[i];
     return n;
 }
 
@@ -104,36 +92,32 @@ static _Alignas(64) char a_buf[MAX_N * 8 + 256], b_buf[MAX_N * 8 + 256];
 static _Alignas(64) char want_buf[MAX_N * 8 + 2 * GUARD + 64], got_buf[MAX_N * 8 + 2 * GUARD + 64];
 
 /* 0 when `r` gives the bits of `ref` and touches nothing else: out of place, and in place where sizes allow it. */
-static int differs(const rg_red_t *ref, const rg_red_t *r, size_t n, size_t off_a, size_t off_b, size_t off_d)
-{
+static int differs(const rg_red_t *ref, const rg_red_t *r, size_t n, size_t off_a, size_t off_b, size_t off_d) {
     size_t sa = size_of(r->dtype, r->flags & RG_RED_A_ACC), sb = size_of(r->dtype, r->flags & RG_RED_B_ACC);
     size_t sd = size_of(r->dtype, r->flags & RG_RED_DST_ACC), whole = n * sd + 2 * GUARD + off_d;
     memset(want_buf, 0xa5, whole);
     memset(got_buf, 0xa5, whole);
     rg_red_run(ref, want_buf + GUARD + off_d, a_buf + off_a, b_buf + off_b, n);
     rg_red_run(r, got_buf + GUARD + off_d, a_buf + off_a, b_buf + off_b, n);
-    if (memcmp(want_buf, got_buf, whole))
-        return 1;
+    if (memcmp(want_buf, got_buf, whole)) return 1;
     if (sa == sd) {
         memset(got_buf, 0xa5, whole);
         memcpy(got_buf + GUARD + off_d, a_buf + off_a, n * sd);
         rg_red_run(r, got_buf + GUARD + off_d, got_buf + GUARD + off_d, b_buf + off_b, n);
-        if (memcmp(want_buf, got_buf, whole))
-            return 2;
+        if (memcmp(want_buf, got_buf, whole)) return 2;
     }
     if (sb == sd) {
         memset(got_buf, 0xa5, whole);
         memcpy(got_buf + GUARD + off_d, b_buf + off_b, n * sd);
         rg_red_run(r, got_buf + GUARD + off_d, a_buf + off_a, got_buf + GUARD + off_d, n);
-        if (memcmp(want_buf, got_buf, whole))
-            return 3;
+        if (memcmp(want_buf, got_buf, whole)) return 3;
     }
     return 0;
 }
 
 /* Prepares the same reduction at the reference and at `level`; 0 when the combination does not exist at either. */
-static int prepare(const char *level, rg_dtype_t dtype, rg_op_t op, uint32_t n, uint32_t flags, rg_red_t *ref, rg_red_t *r)
-{
+static int prepare(const char *level, rg_dtype_t dtype, rg_op_t op, uint32_t n, uint32_t flags, rg_red_t *ref,
+                   rg_red_t *r) {
     rg_simd_force("scalar");
     rg_status_t want = rg_red_init(ref, dtype, op, n, flags);
     rg_simd_force(level);
@@ -142,9 +126,10 @@ static int prepare(const char *level, rg_dtype_t dtype, rg_op_t op, uint32_t n, 
     return want == RG_OK;
 }
 
-static void compare(rg_dtype_t dtype, rg_op_t op, uint32_t flags, size_t n, size_t round)
-{
-    static const size_t offs[][3] = { { 0, 0, 0 }, { 1, 3, 7 }, { 8, 16, 24 }, { 4, 0, 60 }, { 0, 5, 0 }, { 2, 32, 2 } };
+static void compare(rg_dtype_t dtype, rg_op_t op, uint32_t flags, size_t n, size_t round) {
+    static const size_t offs[][3] = {
+        { 0, 0, 0 }, { 1, 3, 7 }, { 8, 16, 24 }, { 4, 0, 60 }, { 0, 5, 0 }, { 2, 32, 2 }
+    };
     const char *names[3];
     int n_levels = levels(names);
     void (*make)(void *, size_t, rg_dtype_t, int) = n < 2048 ? fill_short : fill;
@@ -154,17 +139,17 @@ static void compare(rg_dtype_t dtype, rg_op_t op, uint32_t flags, size_t n, size
         for (size_t k = 0; k < 2; k++) {
             const size_t *o = offs[(round + k * 3) % 6];
             rg_red_t ref, r;
-            if (!prepare(names[l], dtype, op, 3, flags, &ref, &r))
-                return;
+            if (!prepare(names[l], dtype, op, 3, flags, &ref, &r)) return;
             int how = differs(&ref, &r, n, o[0], o[1], o[2]);
             cr_assert_eq(how, 0, "%s %s %s flags %u n %zu offsets %zu %zu %zu: differs (%s)", names[l],
                          rg_dtype_name(dtype), rg_op_name(op), flags, n, o[0], o[1], o[2],
-                         how == 1 ? "out of place" : how == 2 ? "dst is a" : "dst is b");
+                         how == 1   ? "out of place"
+                         : how == 2 ? "dst is a"
+                                    : "dst is b");
         }
 }
 
-Test(kernels, kernels__every_type_operator_flag_and_short_length__bits_of_the_reference)
-{
+Test(kernels, kernels__every_type_operator_flag_and_short_length__bits_of_the_reference) {
     size_t round = 0;
     for (int d = 0; d < RG_DTYPE_COUNT; d++)
         for (int op = 0; op < RG_OP_COUNT; op++)
@@ -174,8 +159,7 @@ Test(kernels, kernels__every_type_operator_flag_and_short_length__bits_of_the_re
                         compare((rg_dtype_t)d, (rg_op_t)op, flags, n, round++);
 }
 
-Test(kernels, kernels__long_ranges_at_odd_addresses__bits_of_the_reference)
-{
+Test(kernels, kernels__long_ranges_at_odd_addresses__bits_of_the_reference) {
     static const size_t lengths[] = { 255, 257, 1000, 1024, 4099, MAX_N };
     size_t round = 0;
     for (int d = 0; d < RG_DTYPE_COUNT; d++)
@@ -188,30 +172,25 @@ Test(kernels, kernels__long_ranges_at_odd_addresses__bits_of_the_reference)
 /* The planted bugs: a kernel that forgets the last element, one that does one too many, one that reads b after it has
  * written dst, one that takes NaN operands the other way round. */
 static const rg_red_t *planted_base;
-static void plant_short(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n)
-{
+static void plant_short(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n) {
     (void)r;
     rg_red_run(planted_base, dst, a, b, n - 1);
 }
-static void plant_long(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n)
-{
+static void plant_long(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n) {
     (void)r;
     rg_red_run(planted_base, dst, a, b, n + 1);
 }
-static void plant_alias(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n)
-{
+static void plant_alias(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n) {
     (void)r;
     memmove(dst, a, n * 4);
     rg_red_run(planted_base, dst, dst, b, n);
 }
-static void plant_order(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n)
-{
+static void plant_order(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n) {
     (void)r;
     rg_red_run(planted_base, dst, b, a, n);
 }
 
-Test(kernels, checker__planted_bugs__found)
-{
+Test(kernels, checker__planted_bugs__found) {
     void (*plants[])(const rg_red_t *, void *, const void *, const void *, size_t) = { plant_short, plant_long,
                                                                                        plant_alias, plant_order };
     rg_red_t ref, r;
@@ -229,21 +208,18 @@ Test(kernels, checker__planted_bugs__found)
 
 /* ---- The reference against other arithmetic ---------------------------------------------------------------------- */
 
-static __int128 wrap(__int128 v, int bytes, int is_signed)
-{
+static __int128 wrap(__int128 v, int bytes, int is_signed) {
     unsigned __int128 m = ((unsigned __int128)1 << bytes * 8) - 1, u = (unsigned __int128)v & m;
     return is_signed && (u >> (bytes * 8 - 1)) ? (__int128)u - (__int128)m - 1 : (__int128)u;
 }
 
-static __int128 int_at(const void *p, size_t i, int bytes, int is_signed)
-{
+static __int128 int_at(const void *p, size_t i, int bytes, int is_signed) {
     uint64_t u = 0;
     memcpy(&u, (const char *)p + i * (size_t)bytes, (size_t)bytes);
     return wrap((__int128)u, bytes, is_signed);
 }
 
-Test(kernels, integers__every_level__wide_arithmetic_cut_to_size)
-{
+Test(kernels, integers__every_level__wide_arithmetic_cut_to_size) {
     const char *names[3];
     int n_levels = levels(names);
     for (int l = 0; l < n_levels; l++)
@@ -269,8 +245,7 @@ Test(kernels, integers__every_level__wide_arithmetic_cut_to_size)
 
 /* What a sum, product, minimum or maximum of finite or infinite values must be; double holds every f32 case exactly
  * enough that rounding twice is rounding once. */
-static double simple(rg_op_t op, double x, double y)
-{
+static double simple(rg_op_t op, double x, double y) {
     switch (op) {
     case RG_SUM: return x + y;
     case RG_PROD: return x * y;
@@ -279,8 +254,7 @@ static double simple(rg_op_t op, double x, double y)
     }
 }
 
-Test(kernels, f32__every_level__double_arithmetic_rounded)
-{
+Test(kernels, f32__every_level__double_arithmetic_rounded) {
     const char *names[3];
     int n_levels = levels(names);
     float a[999], b[999], got[999];
@@ -294,32 +268,30 @@ Test(kernels, f32__every_level__double_arithmetic_rounded)
             rg_red_run(&r, got, a, b, 999);
             for (size_t i = 0; i < 999; i++) {
                 float want = (float)simple((rg_op_t)op, a[i], b[i]);
-                cr_assert(isnan(want) ? isnan(got[i]) : memcmp(&want, &got[i], 4) == 0, "%s %s: %a, %a gives %a, not %a",
-                          names[l], rg_op_name((rg_op_t)op), (double)a[i], (double)b[i], (double)got[i], (double)want);
+                cr_assert(isnan(want) ? isnan(got[i]) : memcmp(&want, &got[i], 4) == 0,
+                          "%s %s: %a, %a gives %a, not %a", names[l], rg_op_name((rg_op_t)op), (double)a[i],
+                          (double)b[i], (double)got[i], (double)want);
             }
         }
 }
 
 /* A half by its definition: sign, exponent, fraction as a real number. */
-static double real_of_half(uint16_t h, int fraction_bits, int bias)
-{
-    int exp_max = (1 << (15 - fraction_bits)) - 1, exp = h >> fraction_bits & exp_max, man = h & ((1 << fraction_bits) - 1);
+static double real_of_half(uint16_t h, int fraction_bits, int bias) {
+    int exp_max = (1 << (15 - fraction_bits)) - 1, exp = h >> fraction_bits & exp_max,
+        man = h & ((1 << fraction_bits) - 1);
     double sign = h & 0x8000 ? -1.0 : 1.0;
-    if (exp == exp_max)
-        return man ? NAN : sign * INFINITY;
+    if (exp == exp_max) return man ? NAN : sign * INFINITY;
     return sign * ldexp(exp ? man + (1 << fraction_bits) : man, (exp ? exp : 1) - bias - fraction_bits);
 }
 
 /* The nearest half by searching the two neighbours: bits of non-negative halves are in the order of their values. */
-static uint16_t half_of_real(double v, int fraction_bits, int bias)
-{
-    uint16_t sign = signbit(v) ? 0x8000 : 0, lo = 0, hi = (uint16_t)(((1 << (15 - fraction_bits)) - 1) << fraction_bits);
+static uint16_t half_of_real(double v, int fraction_bits, int bias) {
+    uint16_t sign = signbit(v) ? 0x8000 : 0, lo = 0,
+             hi = (uint16_t)(((1 << (15 - fraction_bits)) - 1) << fraction_bits);
     double m = fabs(v), top = real_of_half((uint16_t)(hi - 1), fraction_bits, bias);
     double next_up = 2 * top - real_of_half((uint16_t)(hi - 2), fraction_bits, bias);
-    if (m >= (top + next_up) / 2)
-        return sign | hi;
-    if (m >= top)
-        return sign | (uint16_t)(hi - 1);
+    if (m >= (top + next_up) / 2) return sign | hi;
+    if (m >= top) return sign | (uint16_t)(hi - 1);
     for (hi--; hi - lo > 1;) {
         uint16_t mid = (uint16_t)((lo + hi) / 2);
         *(real_of_half(mid, fraction_bits, bias) <= m ? &lo : &hi) = mid;
@@ -328,8 +300,7 @@ static uint16_t half_of_real(double v, int fraction_bits, int bias)
     return sign | (down < up || (down == up && !(lo & 1)) ? lo : hi);
 }
 
-static void check_halves(rg_dtype_t dtype, int fraction_bits, int bias)
-{
+static void check_halves(rg_dtype_t dtype, int fraction_bits, int bias) {
     static uint16_t raw[65536], back[65536];
     static float wide[65536];
     const char *names[3];
@@ -339,8 +310,7 @@ static void check_halves(rg_dtype_t dtype, int fraction_bits, int bias)
         rg_simd_force(names[l]);
         cr_assert_eq(rg_red_init(&up, dtype, RG_SUM, 2, RG_RED_DST_ACC), RG_OK);
         cr_assert_eq(rg_red_init(&down, dtype, RG_SUM, 2, RG_RED_A_ACC | RG_RED_FINAL), RG_OK);
-        for (int i = 0; i < 65536; i++)
-            raw[i] = (uint16_t)i;
+        for (int i = 0; i < 65536; i++) raw[i] = (uint16_t)i;
         rg_red_copy(&up, wide, raw, 65536);
         rg_red_copy(&down, back, wide, 65536);
         for (int i = 0; i < 65536; i++) {
@@ -351,12 +321,12 @@ static void check_halves(rg_dtype_t dtype, int fraction_bits, int bias)
         }
         /* Around every boundary between two halves, and anywhere. */
         for (int i = 0; i < 65536; i++) {
-            double v = real_of_half(raw[i], fraction_bits, bias), w = real_of_half((uint16_t)(raw[i] + 1), fraction_bits, bias);
+            double v = real_of_half(raw[i], fraction_bits, bias),
+                   w = real_of_half((uint16_t)(raw[i] + 1), fraction_bits, bias);
             float mid = isfinite(v) && isfinite(w) ? (float)((v + w) / 2) : (float)next();
             uint32_t any = (uint32_t)next();
             wide[i] = i % 4 == 0 ? mid : i % 4 == 1 ? nextafterf(mid, INFINITY) : nextafterf(mid, -INFINITY);
-            if (i % 4 == 3)
-                memcpy(&wide[i], &any, 4);
+            if (i % 4 == 3) memcpy(&wide[i], &any, 4);
         }
         rg_red_copy(&down, back, wide, 65536);
         for (int i = 0; i < 65536; i++)
@@ -367,18 +337,11 @@ static void check_halves(rg_dtype_t dtype, int fraction_bits, int bias)
     }
 }
 
-Test(kernels, f16__all_values_and_all_boundaries__nearest_even)
-{
-    check_halves(RG_F16, 10, 15);
-}
+Test(kernels, f16__all_values_and_all_boundaries__nearest_even) { check_halves(RG_F16, 10, 15); }
 
-Test(kernels, bf16__all_values_and_all_boundaries__nearest_even)
-{
-    check_halves(RG_BF16, 7, 127);
-}
+Test(kernels, bf16__all_values_and_all_boundaries__nearest_even) { check_halves(RG_BF16, 7, 127); }
 
-Test(kernels, halves__sum_of_two__rounded_once)
-{
+Test(kernels, halves__sum_of_two__rounded_once) {
     const char *names[3];
     int n_levels = levels(names);
     uint16_t a[4001], b[4001], got[4001];
@@ -397,15 +360,15 @@ Test(kernels, halves__sum_of_two__rounded_once)
                     float acc = (float)simple((rg_op_t)op, x, y);
                     cr_assert(isnan(acc) ? isnan(real_of_half(got[i], fraction, bias))
                                          : got[i] == half_of_real(acc, fraction, bias),
-                              "%s %s %s: %a, %a", names[l], rg_dtype_name((rg_dtype_t)d), rg_op_name((rg_op_t)op), x, y);
+                              "%s %s %s: %a, %a", names[l], rg_dtype_name((rg_dtype_t)d), rg_op_name((rg_op_t)op), x,
+                              y);
                 }
             }
 }
 
 /* ---- NaN and order ----------------------------------------------------------------------------------------------- */
 
-Test(kernels, sum__both_nan__payload_of_the_first_operand_and_swap_turns_it)
-{
+Test(kernels, sum__both_nan__payload_of_the_first_operand_and_swap_turns_it) {
     const char *names[3];
     int n_levels = levels(names);
     uint32_t a[37], b[37], got[37];
@@ -414,19 +377,17 @@ Test(kernels, sum__both_nan__payload_of_the_first_operand_and_swap_turns_it)
             rg_red_t r;
             rg_simd_force(names[l]);
             cr_assert_eq(rg_red_init(&r, RG_F32, RG_SUM, 2, swap), RG_OK);
-            for (int i = 0; i < 37; i++)
-                a[i] = 0x7f800100u + (uint32_t)i, b[i] = 0xffc00200u + (uint32_t)i;
+            for (int i = 0; i < 37; i++) a[i] = 0x7f800100u + (uint32_t)i, b[i] = 0xffc00200u + (uint32_t)i;
             rg_red_run(&r, got, a, b, 37);
-            for (int i = 0; i < 37; i++)
-                cr_assert_eq(got[i], swap ? b[i] : a[i] | 0x400000u, "%s", names[l]);
+            for (int i = 0; i < 37; i++) cr_assert_eq(got[i], swap ? b[i] : a[i] | 0x400000u, "%s", names[l]);
         }
 }
 
-Test(kernels, min_and_max__nan_and_signed_zero__canonical_nan_and_ordered_zeros)
-{
+Test(kernels, min_and_max__nan_and_signed_zero__canonical_nan_and_ordered_zeros) {
     const char *names[3];
     int n_levels = levels(names);
-    uint32_t a[] = { 0x7fc12345, 0x3f800000, 0x80000000, 0x00000000 }, b[] = { 0x40000000, 0xff800001, 0x00000000, 0x80000000 };
+    uint32_t a[] = { 0x7fc12345, 0x3f800000, 0x80000000, 0x00000000 },
+             b[] = { 0x40000000, 0xff800001, 0x00000000, 0x80000000 };
     uint32_t min[] = { 0x7fc00000, 0x7fc00000, 0x80000000, 0x80000000 }, max[] = { 0x7fc00000, 0x7fc00000, 0, 0 };
     uint32_t x[64], y[64], got[64];
     for (int l = 0; l < n_levels; l++)
@@ -435,22 +396,18 @@ Test(kernels, min_and_max__nan_and_signed_zero__canonical_nan_and_ordered_zeros)
             rg_simd_force(names[l]);
             cr_assert_eq(rg_red_init(&rmin, RG_F32, RG_MIN, 2, 0), RG_OK);
             cr_assert_eq(rg_red_init(&rmax, RG_F32, RG_MAX, 2, 0), RG_OK);
-            for (int k = 0; k < 64; k++)
-                x[k] = a[i], y[k] = b[i];
+            for (int k = 0; k < 64; k++) x[k] = a[i], y[k] = b[i];
             rg_red_run(&rmin, got, x, y, 64);
-            for (int k = 0; k < 64; k++)
-                cr_assert_eq(got[k], min[i]);
+            for (int k = 0; k < 64; k++) cr_assert_eq(got[k], min[i]);
             rg_red_run(&rmax, got, x, y, 64);
-            for (int k = 0; k < 64; k++)
-                cr_assert_eq(got[k], max[i]);
+            for (int k = 0; k < 64; k++) cr_assert_eq(got[k], max[i]);
         }
 }
 
 /* ---- Averages ---------------------------------------------------------------------------------------------------- */
 
 /* n equal values, added one at a time as a ring would: (x0 + x1) partial, ..., + last and divided. */
-static void average_chain(rg_dtype_t dtype, uint32_t n, const void *value, void *out)
-{
+static void average_chain(rg_dtype_t dtype, uint32_t n, const void *value, void *out) {
     rg_red_t first, mid, last;
     double acc = 0;
     if (n == 1) {
@@ -462,13 +419,11 @@ static void average_chain(rg_dtype_t dtype, uint32_t n, const void *value, void 
     cr_assert_eq(rg_red_init(&mid, dtype, RG_AVG, n, RG_RED_A_ACC | RG_RED_DST_ACC), RG_OK);
     cr_assert_eq(rg_red_init(&last, dtype, RG_AVG, n, RG_RED_A_ACC | RG_RED_FINAL), RG_OK);
     rg_red_copy(&first, &acc, value, 1);
-    for (uint32_t i = 1; i + 1 < n; i++)
-        rg_red_run(&mid, &acc, &acc, value, 1);
+    for (uint32_t i = 1; i + 1 < n; i++) rg_red_run(&mid, &acc, &acc, value, 1);
     rg_red_run(&last, out, &acc, value, 1);
 }
 
-Test(kernels, avg__any_number_of_equal_values__finite_and_close)
-{
+Test(kernels, avg__any_number_of_equal_values__finite_and_close) {
     for (uint32_t n = 1; n <= 1100; n++) {
         float f = FLT_MAX, f_out;
         double d = DBL_MAX, d_out, one = -1.25, one_out;
@@ -486,8 +441,7 @@ Test(kernels, avg__any_number_of_equal_values__finite_and_close)
     }
 }
 
-Test(kernels, avg__every_group_size__largest_sum_times_post_is_finite)
-{
+Test(kernels, avg__every_group_size__largest_sum_times_post_is_finite) {
     for (uint32_t n = 1; n <= 70000; n += 1 + n / 3000) {
         rg_red_t r;
         cr_assert_eq(rg_red_init(&r, RG_F32, RG_AVG, n, RG_RED_FINAL), RG_OK);
@@ -499,8 +453,7 @@ Test(kernels, avg__every_group_size__largest_sum_times_post_is_finite)
     }
 }
 
-Test(kernels, avg__one_member__identity_even_for_signalling_nan)
-{
+Test(kernels, avg__one_member__identity_even_for_signalling_nan) {
     for (int d = RG_F16; d <= RG_F64; d++) {
         rg_red_t r;
         size_t bytes = 500 * rg_dtype_size((rg_dtype_t)d);
@@ -512,10 +465,20 @@ Test(kernels, avg__one_member__identity_even_for_signalling_nan)
     }
 }
 
+Test(kernels, avg__partial_value_from_raw_with_final__divided_once) {
+    float in = 6.0f, out[2];
+    rg_red_t part, final;
+    cr_assert_eq(rg_red_init(&part, RG_F32, RG_AVG, 3, RG_RED_DST_ACC), RG_OK);
+    cr_assert_eq(rg_red_init(&final, RG_F32, RG_AVG, 3, RG_RED_DST_ACC | RG_RED_FINAL), RG_OK);
+    rg_red_copy(&part, &out[0], &in, 1);
+    rg_red_copy(&final, &out[1], &in, 1);
+    cr_assert_float_eq(out[0], 1.5f, 1e-6); /* times 1/4, the power of two below 1/3 */
+    cr_assert_float_eq(out[1], 2.0f, 1e-6);
+}
+
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-Test(kernels, copy__every_type_and_flag__bits_of_the_reference)
-{
+Test(kernels, copy__every_type_and_flag__bits_of_the_reference) {
     const char *names[3];
     int n_levels = levels(names);
     for (int d = 0; d < RG_DTYPE_COUNT; d++)
@@ -525,8 +488,7 @@ Test(kernels, copy__every_type_and_flag__bits_of_the_reference)
                     for (int l = 1; l < n_levels; l++) {
                         rg_red_t ref, r;
                         size_t off = n % 5, whole = n * size_of((rg_dtype_t)d, flags & RG_RED_DST_ACC) + 2 * GUARD;
-                        if (!prepare(names[l], (rg_dtype_t)d, (rg_op_t)op, 3, flags, &ref, &r))
-                            continue;
+                        if (!prepare(names[l], (rg_dtype_t)d, (rg_op_t)op, 3, flags, &ref, &r)) continue;
                         fill_short(a_buf, n + 8, (rg_dtype_t)d, flags & RG_RED_A_ACC);
                         memset(want_buf, 0xa5, whole);
                         memset(got_buf, 0xa5, whole);
@@ -539,8 +501,7 @@ Test(kernels, copy__every_type_and_flag__bits_of_the_reference)
                     }
 }
 
-Test(kernels, copy_stream__sizes_around_the_threshold_at_odd_addresses__exact)
-{
+Test(kernels, copy_stream__sizes_around_the_threshold_at_odd_addresses__exact) {
     static const size_t sizes[] = { 0, 1, 63, 4096, 262143, 262144, 262145, 262400, 500001 };
     const char *names[3];
     int n_levels = levels(names);
@@ -561,8 +522,7 @@ Test(kernels, copy_stream__sizes_around_the_threshold_at_odd_addresses__exact)
 
 /* ---- Arguments and levels ---------------------------------------------------------------------------------------- */
 
-Test(kernels, init__wrong_combinations__refused)
-{
+Test(kernels, init__wrong_combinations__refused) {
     rg_red_t r;
     cr_assert_eq(rg_red_init(&r, (rg_dtype_t)10, RG_SUM, 2, 0), RG_ERR_INVALID);
     cr_assert_eq(rg_red_init(&r, (rg_dtype_t)-1, RG_SUM, 2, 0), RG_ERR_INVALID);
@@ -578,8 +538,7 @@ Test(kernels, init__wrong_combinations__refused)
     cr_assert_eq(rg_acc_size(RG_F64), 8);
 }
 
-Test(kernels, init__null_pointers_with_count_zero__nothing_happens)
-{
+Test(kernels, init__null_pointers_with_count_zero__nothing_happens) {
     for (int d = 0; d < RG_DTYPE_COUNT; d++)
         for (uint32_t flags = 0; flags <= all_flags; flags++) {
             rg_red_t r;
@@ -589,8 +548,7 @@ Test(kernels, init__null_pointers_with_count_zero__nothing_happens)
         }
 }
 
-Test(kernels, level__unknown_name__refused_and_unchanged)
-{
+Test(kernels, level__unknown_name__refused_and_unchanged) {
     const char *before = rg_simd_name();
     cr_assert_eq(rg_simd_force("avx1024"), 0);
     cr_assert_str_eq(rg_simd_name(), before);
@@ -598,14 +556,12 @@ Test(kernels, level__unknown_name__refused_and_unchanged)
     cr_assert_str_eq(rg_simd_name(), "scalar");
 }
 
-Test(kernels, level__variable_lowers_it__taken)
-{
+Test(kernels, level__variable_lowers_it__taken) {
     setenv("RG_SIMD", "scalar", 1);
     cr_assert_str_eq(rg_simd_name(), "scalar");
 }
 
-Test(kernels, level__variable_with_an_unknown_name__best_level)
-{
+Test(kernels, level__variable_with_an_unknown_name__best_level) {
     const char *best = "scalar", *names[3];
     setenv("RG_SIMD", "quick", 1);
     const char *chosen = rg_simd_name();
