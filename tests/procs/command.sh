@@ -1,0 +1,89 @@
+#!/bin/bash
+# The `regroup` command as a user meets it: exit codes, help, faults that come and that do not come, the summary, the
+# time limit, a coordinator and its status. Usage: command.sh BUILD. It waits for output, never for time alone.
+set -u
+build=${1:?usage: command.sh BUILD}
+regroup=$build/regroup
+tmp=$(mktemp -d)
+passed=0 failed=0
+pids=
+trap '[ -n "$pids" ] && kill $pids 2> /dev/null; rm -rf "$tmp"' EXIT
+
+ok() { # NAME CONDITION...
+    local name=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); echo "ok     command__$name"
+    else failed=$((failed + 1)); echo "FAILED command__$name"; sed 's/^/       /' "$tmp/out" "$tmp/err" | tail -n 12; fi
+}
+# exits CODE ARGUMENTS...: runs the command, keeps what it printed
+exits() {
+    local want=$1 rc
+    shift
+    timeout 60 "$regroup" "$@" > "$tmp/out" 2> "$tmp/err"
+    rc=$?
+    [ $rc -eq "$want" ] || { echo "exit $rc, expected $want" >> "$tmp/err"; return 1; }
+}
+says() { grep -q -- "$1" "$tmp/out" "$tmp/err"; }
+both() { local want=$1 text=$2; shift 2; exits "$want" "$@" && says "$text"; }
+seen() { # TEXT FILE: waits up to 20 s
+    local n
+    for n in $(seq 200); do grep -q -- "$1" "$2" 2> /dev/null && return 0; read -rt 0.1 <> <(:) || true; done
+    return 1
+}
+
+ok no_command__usage exits 2
+ok unknown_command__usage both 2 "no command" frobnicate
+ok help__on_standard_output both 0 "usage: regroup" --help
+for c in coordinator run bench status; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
+ok version__printed both 0 "regroup [0-9]" version
+for c in coordinator run bench status; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
+ok run__without_a_program both 2 "no program" run -n 2
+ok run__bad_fault both 2 "not what this option takes" run -n 2 --kill 1 -- true
+ok run__bad_time both 2 "not what this option takes" run -n 2 --join soon -- true
+ok bench__unknown_collective both 2 "no collective" bench all_gather
+ok bench__sizes_the_wrong_way_round both 2 "larger" bench all_reduce -b 2M -e 1M
+ok status__nobody_there both 1 "127.0.0.1:1" status 127.0.0.1:1 --timeout 2
+ok coordinator__address_that_is_none exits 1 coordinator --listen nonsense
+
+ok run__all_well both 0 "3 peers, 0 killed, 0 failed" run -n 3 -- sh -c 'echo hello $RG_ORDER of $RG_MIN_SIZE'
+ok run__prefix says '^\[2\] hello 2 of 3$'
+ok run__no_prefix both 0 '^hello 0' run -n 1 --no-prefix -- sh -c 'echo hello $RG_ORDER'
+ok run__one_fails both 1 "1 failed" run -n 2 -- sh -c '[ $RG_ORDER = 0 ]'
+ok run__no_such_program both 1 "cannot start" run -n 1 -- /nonexistent/program
+ok run__kill__not_held_against_it both 0 "1 killed, 0 failed" run -n 2 --kill 1@100ms -- sh -c '[ $RG_ORDER = 0 ] || exec sleep 60'
+ok run__kill_by_text both 0 "1 killed, 0 failed" run -n 2 --kill 0@match=ready -- sh -c 'echo ready; [ $RG_ORDER = 1 ] || exec sleep 60'
+ok run__fault_that_never_came both 1 "did not take place" run -n 1 --kill 0@match=never -- true
+ok run__join both 0 "3 peers" run -n 2 --join match=hello -- sh -c 'echo hello; sleep 0.2'
+ok run__stop_and_continue both 0 "SIGCONT" run -n 1 --stop 0@match=ready+200ms -- sh -c 'echo ready; sleep 0.5'
+ok run__stopped_for_good__killed_at_the_end both 0 "1 killed" run -n 2 --stop 1@match=ready -- sh -c 'echo ready; sleep 0.5'
+ok run__time_limit both 1 "time limit" run -n 1 --timeout 300ms -- sleep 60
+
+"$regroup" coordinator --listen 127.0.0.1:0 > "$tmp/co" 2> "$tmp/co.err" &
+pids=$!
+ok coordinator__prints_its_address seen '^127.0.0.1:[0-9]' "$tmp/co"
+address=$(head -n 1 "$tmp/co")
+ok coordinator__address_in_use both 1 "$address" coordinator --listen "$address"
+ok status__no_groups both 0 "no groups" status "$address"
+RG_COORDINATOR=$address RG_GROUP=pair RG_MIN_SIZE=2 "$regroup" bench all_reduce -b 64K -e 64K -i 3000 > "$tmp/b0" 2>&1 &
+one=$!
+RG_COORDINATOR=$address RG_GROUP=pair RG_MIN_SIZE=2 "$regroup" bench all_reduce -b 64K -e 64K -i 3000 > "$tmp/b1" 2>&1 &
+two=$!
+ok coordinator__logs_the_change seen 'pair' "$tmp/co"
+ok status__shows_the_group both 0 "group pair" status "$address"
+ok status__json both 0 '"name":"pair"' status "$address" --json
+wait $one; rc1=$?
+wait $two; rc2=$?
+cat "$tmp/b0" "$tmp/b1" > "$tmp/out"
+ok bench__members_of_a_real_coordinator [ "$rc1$rc2" = 00 ]
+ok bench__prints_its_row says '65536'
+kill -TERM $pids
+wait $pids; rc=$?
+pids=
+ok coordinator__ends_on_sigterm [ $rc -eq 0 ]
+ok bench__spawned_and_checked both 0 '"errors": 0' bench all_reduce -n 3 -b 4K -e 1M -f 16 -i 5 --check --json
+ok bench__types_and_operators both 0 "errors: 0" bench all_reduce -n 2 -b 1000 -e 1000 -t bf16 -o avg -i 3 --check
+ok bench__broadcast both 0 "errors: 0" bench broadcast -n 3 -b 64K -e 64K -r 2 -i 3 --check --in-place
+ok bench__barrier both 0 "errors: 0" bench barrier -n 2 -i 10
+ok bench__root_that_is_none exits 2 bench broadcast -n 2 -b 4K -e 4K -r 9
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]
