@@ -111,17 +111,21 @@ INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y
     TGT static void name##_##combo(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {             \
         half_loop(r, dst, x, y, n, KIND, OP, combo);                                                                   \
     }
+/* clang-format off */
 #define HALF8(name, KIND, OP)                                                                                          \
-    HALF(name, KIND, OP, 0)                                                                                            \
-    HALF(name, KIND, OP, 1) HALF(name, KIND, OP, 2) HALF(name, KIND, OP, 3) HALF(name, KIND, OP, 4)                    \
-        HALF(name, KIND, OP, 5) HALF(name, KIND, OP, 6) HALF(name, KIND, OP, 7)
+    HALF(name, KIND, OP, 0) HALF(name, KIND, OP, 1) HALF(name, KIND, OP, 2) HALF(name, KIND, OP, 3)                    \
+    HALF(name, KIND, OP, 4) HALF(name, KIND, OP, 5) HALF(name, KIND, OP, 6) HALF(name, KIND, OP, 7)
+#define HALVES(kind, KIND)                                                                                             \
+    HALF8(k_sum_##kind, KIND, RG_SUM) HALF8(k_prod_##kind, KIND, RG_PROD) HALF8(k_min_##kind, KIND, RG_MIN)            \
+    HALF8(k_max_##kind, KIND, RG_MAX) HALF8(k_avg_##kind, KIND, RG_AVG)
+/* clang-format on */
+HALVES(f16, RG_HALF_F16)
+HALVES(bf16, RG_HALF_BF16)
+
 /* The product is the written-out one: clang makes a plain product of `scale == 1 ? v : v * scale`, and that quiets a
  * signalling NaN. */
-#define HALVES(kind, KIND)                                                                                             \
-    HALF8(k_sum_##kind, KIND, RG_SUM)                                                                                  \
-    HALF8(k_prod_##kind, KIND, RG_PROD) HALF8(k_min_##kind, KIND, RG_MIN) HALF8(k_max_##kind, KIND, RG_MAX)            \
-        HALF8(k_avg_##kind, KIND, RG_AVG)                                                                              \
-            TGT static void k_widen_##kind(void *dst, const void *src, size_t n, double scale) {                       \
+#define CONVERSIONS(kind, KIND)                                                                                        \
+    TGT static void k_widen_##kind(void *dst, const void *src, size_t n, double scale) {                               \
         VF s = VSET_f32((float)scale);                                                                                 \
         size_t i = 0;                                                                                                  \
         for (; n - i >= VE; i += VE) {                                                                                 \
@@ -139,8 +143,8 @@ INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y
         }                                                                                                              \
         if (i < n) rg_kernels_scalar.narrow[KIND]((char *)dst + i * 2, (const char *)src + i * 4, n - i, scale);       \
     }
-HALVES(f16, RG_HALF_F16)
-HALVES(bf16, RG_HALF_BF16)
+CONVERSIONS(f16, RG_HALF_F16)
+CONVERSIONS(bf16, RG_HALF_BF16)
 
 /* Past the cache: a store that does not read the line first, and does not push out what the reduction needs next. */
 TGT static void copy_stream(void *dst, const void *src, size_t n) {

@@ -502,7 +502,7 @@ Test(kernels, copy__every_type_and_flag__bits_of_the_reference) {
 }
 
 Test(kernels, copy_stream__sizes_around_the_threshold_at_odd_addresses__exact) {
-    static const size_t sizes[] = { 0, 1, 63, 4096, 262143, 262144, 262145, 262400, 500001 };
+    static const size_t sizes[] = { 0, 1, 63, 4096, 65535, 65536, 65537, 65792, 500001 };
     const char *names[3];
     int n_levels = levels(names);
     fill(a_buf, MAX_N, RG_U64, 0);
