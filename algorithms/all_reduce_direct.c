@@ -1,8 +1,7 @@
 /* all_reduce_direct.c: one shot. Everybody sends everything to everybody, and each reduces all of it in rank order, so
  * that all have the same bits. One hop, at the price of (n-1) times the bytes: for small data.
- * (The "linear" all-to-all broadcast of the MPI literature.) With more than two ranks the parts travel as
- * partial values, so that any number of them can arrive before their turn; TMP holds WINDOW pieces of all n ranks.
- * No zero copy: in place, nothing says that a peer has consumed the input when the result covers it. */
+ * The parts travel as partial values, so that any number of them can arrive before their turn; TMP holds WINDOW pieces
+ * of all n ranks. No zero copy: nothing says that a peer has consumed a piece when its place in TMP is used again. */
 #include "regroup_algorithm.h"
 
 #define WINDOW 4u
@@ -26,14 +25,16 @@ static rg_span_t tmp_of(const shot_t *x, uint32_t rank, uint32_t p, uint64_t len
     return rg_span(RG_BUF_TMP, ((uint64_t)(p % WINDOW) * x->n + rank) * x->piece_max, len);
 }
 
-/* Two ranks need no TMP: what arrives is folded with IN on its way. */
+/* Two ranks fold what arrives with IN on its way. What is sent is a copy: sent from IN, in place, neither could begin to
+ * receive before the other has received. */
 static void pair(shot_t *x, uint32_t p) {
     uint32_t w = p % WINDOW, peer = 1 - x->r;
-    rg_span_t in = piece_of(x, RG_BUF_IN, p);
-    uint32_t sent = rg_sched_send(x->s, peer, in, &x->fin[w], 1);
-    /* In place the result covers what is being sent. */
+    rg_span_t in = piece_of(x, RG_BUF_IN, p), own = tmp_of(x, 0, p, in.len);
+    uint32_t deps[2] = { x->sent[w][0], x->fin[w] };
+    uint32_t copied = rg_sched_copy(x->s, own, in, 0, deps, 2);
+    x->sent[w][0] = rg_sched_send(x->s, peer, own, &copied, 1);
     x->fin[w] = rg_sched_recv_reduce(x->s, peer, piece_of(x, RG_BUF_OUT, p), in,
-                                     RG_STEP_FINAL | (x->r == 1 ? RG_STEP_SWAP : 0), &sent, 1);
+                                     RG_STEP_WIRE_ACC | RG_STEP_FINAL | (x->r == 1 ? RG_STEP_SWAP : 0), &copied, 1);
 }
 
 static void many(shot_t *x, uint32_t p) {
@@ -63,8 +64,8 @@ static void many(shot_t *x, uint32_t p) {
 static int applies(const rg_coll_desc_t *d) { return d->count <= BYTES_MAX / d->acc_size; }
 
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
-    double n = d->size, bytes = (double)d->count * (n > 2 ? d->acc_size : d->elem_size);
-    return rg_cost(m, 1, n - 1, (n - 1) * bytes, (n > 2 ? n : 1) * bytes);
+    double n = d->size, bytes = (double)d->count * d->acc_size;
+    return rg_cost(m, 1, n - 1, (n - 1) * bytes, n * bytes);
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) { return 65536 / d->elem_size; }

@@ -28,7 +28,8 @@ extern const rg_algorithm_t *const rg_algorithms[];
 /* The algorithm of least cost that applies, or the one that `forced` ("all_reduce=ring,broadcast=tree", may be NULL)
  * names for this kind. Fills d->chunk (from chunk_bytes if not 0, else the algorithm's preference). NULL with text
  * when forced names none that applies. Depends on nothing but its arguments, which are equal on all members. */
-const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *m, const char *forced, uint32_t chunk_bytes, char *text, size_t cap);
+const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *m, const char *forced,
+                                      uint32_t chunk_bytes, char *text, size_t cap);
 
 /* The model used for a view: from its size, the cores of this host class and whether all members share one host
  * (both agreed in the view, so equal on all members). */

@@ -1,0 +1,36 @@
+/* verify.h: what the parts of the verifier share. verify.c checks form, messages, order, races and the barrier;
+ * verify_values.c follows the values. Nothing outside src/sched/verify*.c may include it. */
+#ifndef RG_VERIFY_H
+#define RG_VERIFY_H
+
+#include "sched.h"
+
+#define NOBODY UINT32_MAX
+
+/* One proof. Steps of all ranks are numbered through: step i of rank r is base[r] + i. */
+typedef struct rg_proof {
+    rg_schedule_t *const *s;
+    uint32_t n, total;
+    uint32_t *base;  /* n + 1 */
+    uint32_t *owner; /* rank of a step */
+    uint32_t *mate;  /* the other end of a message, else NOBODY */
+    uint32_t *order; /* all steps, each after what it depends on and what it receives */
+    int in_place;    /* IN and OUT are one memory in this pass */
+    char *text;
+    size_t cap;
+    rg_status_t status;
+} rg_proof_t;
+
+static inline const rg_step_t *proof_step(const rg_proof_t *p, uint32_t g) {
+    uint32_t r = p->owner[g];
+    return &p->s[r]->steps[g - p->base[r]];
+}
+
+/* Records the first thing that is wrong, says at which step (NOBODY: at none), and returns 0. */
+int rg_proof_fail(rg_proof_t *p, uint32_t g, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int rg_proof_nomem(rg_proof_t *p);
+
+/* Executes all steps in p->order on symbols and checks what is in OUT. 1 when it is right. */
+int rg_proof_values(rg_proof_t *p);
+
+#endif
