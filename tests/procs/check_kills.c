@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define N 4
-#define LOG 64   /* records kept per worker; the driver looks at them long before they are overwritten */
+#define LOG 512  /* records kept per worker; the driver looks at them long before they are overwritten */
 #define PERIOD 8 /* inputs are periodic in the index */
 #define MAX_SAMPLES 4096
 
@@ -37,7 +37,8 @@ struct worker {
 };
 
 struct shared {
-    volatile uint64_t stop_gen; /* 0: go on */
+    volatile uint64_t stop_gen;  /* 0: go on */
+    volatile uint64_t limit_gen; /* operations beyond it wait, so that short ones do not overwrite the log unseen */
     char address[128];
     size_t count;
     struct worker workers[N];
@@ -135,6 +136,7 @@ static int worker_loop(struct worker *w, rg_group_t *g, float *in, float *out) {
     __atomic_store_n(&w->joined, 1, __ATOMIC_RELEASE);
     for (;;) {
         rg_change_t change = RG_CHANGE_INIT;
+        PROCS_REQUIRE(PROCS_WAIT(gen <= sh->limit_gen, 60), "the test does not follow");
         if (one_op(g, w, gen, in, out)) return 1;
         if (sh->stop_gen && gen >= sh->stop_gen) break;
         rg_status_t s = rg_group_boundary(g, &change);
@@ -331,6 +333,15 @@ static void dump(const char *what) {
     }
 }
 
+/* Lets the workers go `ahead` operations beyond what the furthest has finished. Always true, for use in conditions. */
+static int let(uint64_t ahead) {
+    uint64_t top = 0;
+    for (int i = 0; i < N; i++)
+        if (last_gen(i) > top) top = last_gen(i);
+    sh->limit_gen = top + ahead;
+    return 1;
+}
+
 /* ---- One kill -------------------------------------------------------------------------------------------------- */
 
 static void pause_ns(uint64_t ns) {
@@ -348,6 +359,7 @@ static uint64_t strike(struct tally *t, int victim, unsigned mode, unsigned *see
     struct worker *w = &sh->workers[victim];
     double own = quantile(t->own[N], t->n_own[N], 0.5);
     uint64_t begun;
+    let(200);
     /* Wait for the start of an operation with the wanted policy, then for a random part of what one takes. */
     *bad = !PROCS_WAIT((begun = __atomic_load_n(&w->started, __ATOMIC_ACQUIRE)) > done(victim) &&
                            (w->log[(begun - 1) % LOG].gen & 3) == mode,
@@ -373,6 +385,7 @@ static int one_kill(struct tally *t, int victim, unsigned *seed, int timed) {
     uint64_t before = from;
     uint64_t kill_ns = strike(t, victim, (unsigned)t->kills & 3, seed, &bad);
     if (bad) return dump("no operation of the wanted kind began"), 1;
+    let(100);
     if (!PROCS_WAIT(anyone_failed() || settled(victim, N - 1, 3, &from), 60))
         return dump("the survivors make no progress"), 1;
     if (anyone_failed()) return dump("a survivor gave up"), 1;
@@ -406,11 +419,13 @@ static int flat(const struct tally *t) {
 static int finish(struct tally *t) {
     uint64_t from = 0, top = 0;
     int bad = 0;
-    if (!PROCS_WAIT(anyone_failed() || settled(-1, N, 2, &from), 60)) return dump("no group of 4 at the end"), 1;
+    if (!PROCS_WAIT(anyone_failed() || (let(60) && settled(-1, N, 2, &from)), 60))
+        return dump("no group of 4 at the end"), 1;
     for (uint64_t g = from; g < from + 2; g++) judge(t, g);
     for (int i = 0; i < N; i++)
         if (last_gen(i) > top) top = last_gen(i);
-    sh->stop_gen = top + 3; /* far enough ahead for everybody to see it before getting there */
+    sh->stop_gen = top + (sh->count < 1u << 18 ? 70 : 4); /* ahead of all, so that everybody sees it in time */
+    sh->limit_gen = UINT64_MAX;
     for (int i = 0; i < N; i++) bad += procs_end(sh->workers[i].pid, 60) != 0;
     if (bad) printf("BAD: %d workers did not end well\n", bad);
     return bad;
@@ -442,13 +457,15 @@ int check_kills(int kills, unsigned seed, size_t bytes, int timed) {
     memset(&t, 0, sizeof t);
     sh = procs_shared(sizeof *sh);
     sh->count = bytes / 4;
+    sh->limit_gen = 100;
     if (procs_coordinator_start(&co, 0)) return 1;
     memcpy(sh->address, co.address, sizeof sh->address);
     for (int i = 0; i < N; i++) start_worker(i, 1);
     for (int k = 0; k < kills && !broken; k++) {
         /* Worker 0 is spared in the first half: what it holds then must not grow. */
         int warm = half > 8 ? 4 : 1;
-        int quiet = (k == warm || k == half - 1) && PROCS_WAIT(anyone_failed() || settled(-1, N, 3, &from), 60);
+        int quiet =
+            (k == warm || k == half - 1) && PROCS_WAIT(anyone_failed() || (let(60) && settled(-1, N, 3, &from)), 60);
         if (quiet) look(&t, co.pid, k == warm);
         broken = one_kill(&t, k < half ? 1 + (int)(draw(&state) % (N - 1)) : (int)(draw(&state) % N), &state, timed);
         if (isatty(2)) fprintf(stderr, "\r%d of %d kills ", k + 1, kills);

@@ -13,8 +13,14 @@ static unsigned long number(const char *name, unsigned long fallback) {
 }
 
 static void kills_briefly(void) {
-    procs_case("kills__a_dozen_at_random_moments__survivors_agree",
-               check_kills(12, (unsigned)number("SEED", 1), (size_t)number("KILL_BYTES", 4u << 20), 0) == 0);
+    static const struct {
+        const char *name;
+        size_t bytes;
+    } cases[] = { { "kills__small_operations__survivors_agree", 4096 },
+                  { "kills__at_the_limit_of_small__survivors_agree", 65536 },
+                  { "kills__large_operations__survivors_agree", 4u << 20 } };
+    unsigned seed = (unsigned)number("SEED", 1);
+    for (unsigned i = 0; i < 3; i++) procs_case(cases[i].name, check_kills(12, seed + i, cases[i].bytes, 0) == 0);
 }
 
 int main(int argc, char **argv) {

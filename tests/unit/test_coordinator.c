@@ -1,0 +1,177 @@
+/* test_coordinator.c: the coordinator's sockets without any member: starting and stopping, its address, its roll when
+ * nobody is there, and strangers. What it decides is the core's and tested there. */
+#include "regroup.h"
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static rg_coordinator_t *start(const char *listen_on) {
+    rg_coordinator_config_t cfg = RG_COORDINATOR_CONFIG_INIT;
+    rg_coordinator_t *co = NULL;
+    rg_error_t err;
+    cfg.listen = listen_on;
+    cr_assert_eq(rg_coordinator_start(&cfg, &co, &err), RG_OK, "%s", err.text);
+    return co;
+}
+
+static int count_fds(void) {
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    return n;
+}
+
+static int dial(const rg_coordinator_t *co) {
+    struct sockaddr_in a = { .sin_family = AF_INET };
+    a.sin_port = htons((uint16_t)atoi(strrchr(rg_coordinator_address(co), ':') + 1));
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert(fd >= 0 && !connect(fd, (struct sockaddr *)&a, sizeof a));
+    return fd;
+}
+
+/* 1 when the other side closes within ms. */
+static int closes(int fd, int ms) {
+    char c;
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    return poll(&p, 1, ms) > 0 && recv(fd, &c, 1, 0) <= 0;
+}
+
+Test(coordinator, start__default_address__loopback_and_free_port) {
+    rg_coordinator_t *co = start(NULL);
+    cr_assert_eq(strncmp(rg_coordinator_address(co), "127.0.0.1:", 10), 0, "%s", rg_coordinator_address(co));
+    cr_assert_neq(atoi(rg_coordinator_address(co) + 10), 0);
+    rg_coordinator_stop(co);
+}
+
+Test(coordinator, start__address_in_use__text_has_address_and_port) {
+    rg_coordinator_t *co = start("127.0.0.1:0"), *second = NULL;
+    rg_coordinator_config_t cfg = RG_COORDINATOR_CONFIG_INIT;
+    rg_error_t err;
+    cfg.listen = rg_coordinator_address(co);
+    cr_assert_eq(rg_coordinator_start(&cfg, &second, &err), RG_ERR_SYSTEM);
+    cr_assert_null(second);
+    cr_assert(strstr(err.text, rg_coordinator_address(co)), "%s", err.text);
+    rg_coordinator_stop(co);
+}
+
+Test(coordinator, start__wrong_arguments__refused_with_text) {
+    rg_coordinator_config_t cfg = RG_COORDINATOR_CONFIG_INIT;
+    struct {
+        rg_coordinator_config_t known;
+        uint64_t newer;
+    } big = { RG_COORDINATOR_CONFIG_INIT, 1 };
+    rg_coordinator_t *co = NULL;
+    rg_error_t err;
+    cr_assert_eq(rg_coordinator_start(&cfg, NULL, &err), RG_ERR_INVALID);
+    cfg.listen = "no address at all";
+    cr_assert_neq(rg_coordinator_start(&cfg, &co, &err), RG_OK);
+    cr_assert(strlen(err.text) > 10);
+    cfg.struct_size = 8;
+    cr_assert_eq(rg_coordinator_start(&cfg, &co, &err), RG_ERR_INVALID);
+    big.known.struct_size = sizeof big;
+    cr_assert_eq(rg_coordinator_start(&big.known, &co, &err), RG_ERR_NOTSUP);
+    setenv("RG_MAX_GROUPS", "many", 1);
+    cr_assert_eq(rg_coordinator_start(NULL, &co, &err), RG_ERR_INVALID);
+    cr_assert(strstr(err.text, "RG_MAX_GROUPS"), "%s", err.text);
+    cr_assert_null(co);
+}
+
+Test(coordinator, stop__fifty_times__descriptors_are_back) {
+    rg_coordinator_stop(start(NULL)); /* what libuv keeps for the process is there now */
+    int before = count_fds();
+    for (int i = 0; i < 50; i++) {
+        rg_coordinator_t *co = start(NULL);
+        int fd = dial(co);
+        rg_coordinator_stop(co);
+        close(fd);
+    }
+    cr_assert_eq(count_fds(), before);
+    rg_coordinator_stop(NULL);
+}
+
+Test(coordinator, status__nobody_there__json_without_groups) {
+    rg_coordinator_t *co = start(NULL);
+    rg_error_t err;
+    char *json = NULL;
+    cr_assert_eq(rg_coordinator_status(rg_coordinator_address(co), 5000, &json, &err), RG_OK, "%s", err.text);
+    cr_assert(strstr(json, "\"groups\":[]"), "%s", json);
+    cr_assert(strstr(json, rg_coordinator_address(co)), "%s", json);
+    rg_free(json);
+    rg_coordinator_stop(co);
+}
+
+Test(coordinator, status__somebody_who_never_answers__time_limit) {
+    struct sockaddr_in a = { .sin_family = AF_INET };
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    rg_error_t err;
+    char address[32], *json = NULL;
+    struct timespec from, to;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert(!bind(fd, (struct sockaddr *)&a, sizeof a) && !listen(fd, 4));
+    getsockname(fd, (struct sockaddr *)&a, &len);
+    snprintf(address, sizeof address, "127.0.0.1:%d", ntohs(a.sin_port));
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    cr_assert_eq(rg_coordinator_status(address, 300, &json, &err), RG_ERR_TIMEOUT, "%s", err.text);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    cr_assert_lt((to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000, 2000);
+    close(fd);
+    cr_assert_eq(rg_coordinator_status(address, 300, &json, &err), RG_ERR_COORDINATOR, "%s", err.text);
+    cr_assert(strstr(err.text, address), "%s", err.text);
+}
+
+Test(coordinator, stranger__wrong_first_frame__closed_at_once) {
+    static const struct {
+        const char *bytes;
+        size_t len;
+    } cases[] = { { "GET / HTTP/1.1\r\n\r\n", 18 },
+                  { "\0\0\0\0", 4 },
+                  { "\xff\xff\xff\xff", 4 },
+                  { "\x01\x10\0\0", 4 }, /* 4097 */
+                  { "\x05\0\0\0abcde", 9 } };
+    rg_coordinator_t *co = start(NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int fd = dial(co);
+        cr_assert_eq(send(fd, cases[i].bytes, cases[i].len, MSG_NOSIGNAL), (ssize_t)cases[i].len);
+        cr_assert(closes(fd, 3000), "case %zu", i);
+        close(fd);
+    }
+    rg_coordinator_stop(co);
+}
+
+Test(coordinator, stranger__silent__closed_after_five_seconds) {
+    rg_coordinator_t *co = start(NULL);
+    int silent = dial(co), half = dial(co);
+    cr_assert_eq(send(half, "\x20\0\0", 3, MSG_NOSIGNAL), 3);
+    cr_assert(!closes(silent, 2000), "closed too early");
+    cr_assert(closes(silent, 8000));
+    cr_assert(closes(half, 3000));
+    close(silent);
+    close(half);
+    rg_coordinator_stop(co);
+}
+
+Test(coordinator, stranger__many__oldest_make_room_and_status_is_answered) {
+    rg_coordinator_t *co = start(NULL);
+    int fds[400];
+    rg_error_t err;
+    char *json = NULL;
+    for (int i = 0; i < 400; i++) fds[i] = dial(co);
+    cr_assert_eq(rg_coordinator_status(rg_coordinator_address(co), 5000, &json, &err), RG_OK, "%s", err.text);
+    cr_assert(closes(fds[0], 3000), "the oldest was kept");
+    cr_assert(!closes(fds[399], 0), "the newest was closed");
+    rg_free(json);
+    for (int i = 0; i < 400; i++) close(fds[i]);
+    rg_coordinator_stop(co);
+}
