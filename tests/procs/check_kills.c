@@ -376,7 +376,7 @@ static uint64_t strike(struct tally *t, int victim, unsigned mode, unsigned *see
 }
 
 static int one_kill(struct tally *t, int victim, unsigned *seed, int timed) {
-    uint64_t from, to;
+    uint64_t from = 0, to;
     int bad;
     if (!PROCS_WAIT(anyone_failed() || settled(-1, N, 3, &from), 60))
         return dump("the group of 4 makes no progress"), 1;
@@ -453,7 +453,7 @@ int check_kills(int kills, unsigned seed, size_t bytes, int timed) {
     struct procs_coordinator co;
     unsigned state = seed * 2654435761u + 1;
     int broken = 0, half = kills / 2 > 2 ? kills / 2 : kills;
-    uint64_t from;
+    uint64_t from = 0;
     memset(&t, 0, sizeof t);
     sh = procs_shared(sizeof *sh);
     sh->count = bytes / 4;
