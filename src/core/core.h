@@ -112,12 +112,13 @@ typedef enum rg_mact {
     RG_MACT_WAITING,   /* still waiting for others; text says for whom (shown when join_timeout passes) */
     RG_MACT_FENCE,     /* stop the data plane of the present data epoch now (B1): cancel, touch nothing more */
     RG_MACT_VIEW,      /* a new view is active. After RECOVERY: the data plane starts anew with data_epoch; the OP_ actions that follow say how */
-    RG_MACT_OP_RUN,    /* run `key` in the present data epoch */
+    RG_MACT_OP_RUN,    /* run `key` in the present data epoch. peer: member id of the root (0: none); it may differ from the one in
+                          OP_START when the operation was started while fenced: the same rank of the new view is meant */
     RG_MACT_OP_COMMIT, /* show success. keep != 0: keep a private copy of the result until OP_RELEASE. computed: data epoch of the result */
     RG_MACT_OP_RELEASE,/* drop the copy: every participant has it */
     RG_MACT_OP_RESTART,/* restore the input and run `key` again in the present data epoch */
     RG_MACT_OP_FORWARD,/* restore the input, then receive the finished result from `peer` -> OP_FETCHED; `computed` as above */
-    RG_MACT_OP_SERVE,  /* send the kept copy of `key` to `peer` (which got OP_FORWARD, or will when it starts) */
+    RG_MACT_OP_SERVE,  /* send the kept copy of `key` to `peer` (which got OP_FORWARD, or will when it starts); comes last in a step */
     RG_MACT_OP_ABORT,  /* restore the input and show status, blame `peer` (0: nobody), text */
     RG_MACT_BOUNDARY,  /* generation `gen` may begin: the boundary call returns; rg_member_view() has who is in */
     RG_MACT_NOTE,      /* stamp `note` on messages to members (watermark); flush != 0: send it now to everybody */

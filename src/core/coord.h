@@ -1,0 +1,181 @@
+/* coord.h: the state of a group's coordinator, shared by the coord_*.c files, check.c and tests that look inside. One
+ * block of memory given by the caller; arrays follow the structure. It must not be included outside src/core and
+ * tests. Rules named in comments: docs/protocol.md. */
+#ifndef RG_CORE_COORD_H
+#define RG_CORE_COORD_H
+
+#include "core/idmap.h"
+#include "core/text.h"
+#include "core/wire.h"
+
+#define RG_REQUESTS_MAX 256u     /* operations that members want ended, in one round */
+#define RG_COMPLAINTS_MAX 1024u  /* broken links that are being looked at */
+#define RG_GONE_MAX 128u         /* departed candidates that the others have not been told of */
+#define RG_EXPELLED_MAX 256u     /* expelled members that are remembered with the reason */
+#define RG_COORD_MISSING_MAX 64u
+#define RG_CAUSE_MAX 96u
+
+typedef enum rg_seat_state { RG_SEAT_FREE = 0, RG_SEAT_CANDIDATE = 1, RG_SEAT_MEMBER = 2 } rg_seat_state_t;
+
+/* Why a member is in F (C7). Only a member that was merely not heard of can be taken out again by its report. */
+typedef enum rg_suspect { RG_SUSPECT_NO = 0, RG_SUSPECT_SILENT = 1, RG_SUSPECT_FIRM = 2 } rg_suspect_t;
+
+typedef struct rg_seat {
+    rg_core_member_t m;
+    uint64_t conn, last_heard, suspect_at, told, base;
+    uint64_t bytes_sent, bytes_received, operations, gen, watermark, promise;
+    uint64_t ready_upto, missing[RG_COORD_MISSING_MAX];
+    uint32_t pid, min_size, order, fixed_n, fixed_rank, rank, old_rank, n_missing;
+    uint32_t report_off, report_len, mark;
+    uint8_t state, suspect, reported, ready, mute, batch, promised;
+    int16_t cause_status;
+    char cause[RG_CAUSE_MAX], label[RG_CORE_NAME_MAX];
+} rg_seat_t;
+
+typedef struct rg_cact_rec {
+    uint8_t type;
+    uint64_t conn;
+    uint32_t off, len;
+} rg_cact_rec_t;
+
+typedef struct rg_request_rec {
+    rg_op_key_t key;
+    uint64_t blame;
+    int32_t status;
+    char text[RG_CORE_TEXT_MAX];
+} rg_request_rec_t;
+
+typedef struct rg_complaint {
+    uint64_t a, b, due;
+    char text[RG_CAUSE_MAX];
+} rg_complaint_t;
+
+typedef struct rg_expelled {
+    uint64_t id, epoch;
+    int16_t status;
+    char text[RG_CORE_TEXT_MAX];
+} rg_expelled_t;
+
+/* What the reports say about one operation, summed over its participants in the new view. */
+typedef struct rg_tally {
+    rg_op_key_t key;
+    rg_op_sig_t sig, other, kept_sig;    /* of the first participant that started it; of the first that differs; of a holder */
+    uint32_t n, not_started, running, complete, kept, done, aborted;
+    uint32_t like_sig, like_other, sig_rank, other_rank, done_rank;
+    uint64_t sig_id, other_id, done_id, computed, numbering, blame;
+    int32_t status;
+    uint32_t map;                        /* offset of the two maps of FORWARD */
+    uint8_t have_sig, mixed;
+    char text[RG_CORE_TEXT_MAX];
+} rg_tally_t;
+
+typedef enum rg_round { RG_ROUND_NONE = 0, RG_ROUND_COLLECT = 1 } rg_round_t;
+typedef enum rg_growth { RG_GROW_NONE = 0, RG_GROW_CHECK = 1, RG_GROW_PREPARE = 2 } rg_growth_t;
+
+struct rg_coord {
+    rg_coord_params_t p;
+    int broken;
+    uint64_t now, last_scan, scan_at, retransmit_at, complaint_at, flush_at, grow_at, check_due, vacant_at;
+    rg_term_t term;
+    uint64_t next_id;
+
+    /* The view: seats in rank order. */
+    int have_view;
+    uint64_t epoch, parent, data_epoch, cut;
+    rg_view_kind_t kind;
+    uint32_t n;
+    uint32_t *rank_seat, *next_rank;
+    uint64_t low; /* lowest watermark of all members, as last computed */
+    uint32_t low_count;
+
+    rg_round_t round;
+    uint64_t round_ns;
+    rg_growth_t growth;
+    int grow_dirty, waiting_dirty;
+
+    uint32_t population, members, seats_high;
+    rg_seat_t *seats;
+    uint32_t *roster; /* seats by id, ascending: order of arrival */
+    rg_idmap_t by_conn, by_id;
+
+    rg_request_rec_t requests[RG_REQUESTS_MAX];
+    uint32_t n_requests;
+    rg_complaint_t complaints[RG_COMPLAINTS_MAX];
+    uint32_t n_complaints;
+    uint64_t gone[RG_GONE_MAX];
+    uint32_t n_gone;
+    rg_expelled_t expelled[RG_EXPELLED_MAX];
+    uint32_t expelled_at;
+
+    rg_tally_t tally[RG_DECISIONS_MAX];
+    uint32_t n_tally;
+    uint16_t tally_hash[4 * RG_DECISIONS_MAX];
+    uint8_t state_of[RG_DECISIONS_MAX]; /* of the member being looked at, by tally */
+    uint8_t *maps;                      /* two per tally */
+    uint32_t map_len;
+
+    size_t reports_len, reports_cap;
+    uint8_t *reports;
+    size_t activate_len, activate_cap;
+    uint8_t *activate; /* the last ACTIVATE, for members that come back */
+    size_t out_len, out_cap;
+    uint8_t *out;
+    uint32_t act_n, act_at, act_cap;
+    rg_cact_rec_t *acts;
+};
+
+/* coord.c */
+rg_w_t rg_coord_begin(rg_coord_t *c);
+/* Ends a message; it can then be sent to any number of connections. */
+typedef struct rg_sent { uint32_t off, len; } rg_sent_t;
+rg_sent_t rg_coord_end(rg_coord_t *c, const rg_w_t *w);
+void rg_coord_send(rg_coord_t *c, uint64_t conn, rg_sent_t msg);
+void rg_coord_close(rg_coord_t *c, uint64_t conn);
+void rg_coord_log(rg_coord_t *c, const char *text);
+uint64_t rg_coord_room(const rg_coord_t *c);
+static inline rg_seat_t *rg_seat_by_id(const rg_coord_t *c, uint64_t id) {
+    int64_t s = rg_idmap_get(&c->by_id, id);
+    return s < 0 ? NULL : &c->seats[s];
+}
+void rg_seat_free(rg_coord_t *c, rg_seat_t *s);
+rg_seat_t *rg_seat_new(rg_coord_t *c);
+void rg_coord_low(rg_coord_t *c);
+void rg_coord_low_moved(rg_coord_t *c, uint64_t old);
+void rg_seat_name(rg_text_t *t, const rg_seat_t *s); /* "rank 2 (id 3, host label, pid 1234)" */
+void rg_coord_log_view(rg_coord_t *c, const char *change);
+
+/* coord_join.c */
+void rg_coord_on_join(rg_coord_t *c, uint64_t conn, rg_r_t *r, uint16_t version);
+void rg_coord_on_rebind(rg_coord_t *c, uint64_t conn, rg_r_t *r);
+void rg_coord_on_ready(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
+void rg_coord_on_promise(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
+void rg_coord_drop_candidate(rg_coord_t *c, rg_seat_t *s, rg_status_t status, const char *text);
+void rg_coord_grow(rg_coord_t *c);
+void rg_coord_flush_peers(rg_coord_t *c);
+void rg_coord_refuse(rg_coord_t *c, uint64_t conn, rg_status_t status, const char *text);
+void rg_coord_flush_soon(rg_coord_t *c);
+void rg_coord_gone(rg_coord_t *c, uint64_t id);
+
+/* coord_round.c */
+void rg_coord_suspect(rg_coord_t *c, rg_seat_t *s, rg_suspect_t how, rg_status_t status, const char *cause);
+void rg_coord_collect(rg_coord_t *c);
+void rg_coord_on_report(rg_coord_t *c, rg_seat_t *s, const uint8_t *bytes, size_t len);
+void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
+void rg_coord_on_abort_op(rg_coord_t *c, rg_r_t *r);
+void rg_coord_complaints(rg_coord_t *c);
+void rg_coord_retransmit(rg_coord_t *c);
+void rg_coord_try_decide(rg_coord_t *c);
+void rg_coord_expel(rg_coord_t *c, rg_seat_t *s, rg_status_t status, const char *text);
+void rg_coord_send_expelled(rg_coord_t *c, uint64_t conn, uint64_t id);
+void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t cut); /* members: next_rank[0..n) */
+void rg_coord_freeze(rg_coord_t *c, const rg_seat_t *s);
+void rg_coord_resend_view(rg_coord_t *c, uint64_t conn);
+void rg_coord_activate(rg_coord_t *c, const rg_w_t *w); /* keeps it, and sends it to the seats in rank_seat */
+void rg_coord_write_view(rg_coord_t *c, rg_w_t *w);
+
+/* coord_decide.c: rules D. Fills the tally from the reports of the seats in next_rank[0..n); 0: seat *bad reported
+ * more than can be decided on and must go. */
+int rg_coord_tally(rg_coord_t *c, uint32_t n, uint32_t *bad);
+void rg_coord_write_decisions(rg_coord_t *c, rg_w_t *w, uint32_t n);
+
+#endif

@@ -1,0 +1,434 @@
+/* member.c: the door of a member's machine: memory layout, dispatch of events and messages, timers, the queue of
+ * actions. It relies on member_ops.c, member_links.c and member_view.c for what events mean. It must not do I/O, read
+ * a clock or allocate; what does not fit ends with a named status. */
+#include "core/member.h"
+
+#include <string.h>
+
+#define BACKOFF_MIN_NS 100000000u
+#define BACKOFF_MAX_NS 2000000000u
+#define NEVER UINT64_MAX
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+typedef struct rg_member_layout {
+    size_t peers, cells, watermark, ids, serve, acts, members, next_members, total;
+    uint32_t peers_cap, cells_n, acts_n, serve_bytes;
+} rg_member_layout_t;
+
+static size_t layout_take(rg_member_layout_t *l, size_t bytes) {
+    size_t at = l->total;
+    l->total += (bytes + 15) & ~(size_t)15;
+    return at;
+}
+
+static rg_member_layout_t member_layout(uint32_t max) {
+    rg_member_layout_t l = {0};
+    l.total = (sizeof(rg_member_t) + 15) & ~(size_t)15;
+    l.peers_cap = 2 * max + 16;
+    l.cells_n = rg_idmap_cells(l.peers_cap);
+    l.acts_n = 2 * RG_ENT_MAX + 4 * l.peers_cap + 64;
+    l.serve_bytes = (max + 7) / 8;
+    l.peers = layout_take(&l, l.peers_cap * sizeof(rg_peer_t));
+    l.cells = layout_take(&l, l.cells_n * sizeof(rg_idcell_t));
+    l.watermark = layout_take(&l, (max + 1) * sizeof(uint64_t));
+    l.ids = layout_take(&l, (max + 1) * sizeof(uint64_t));
+    l.serve = layout_take(&l, (size_t)RG_KEEP_MAX * l.serve_bytes);
+    l.acts = layout_take(&l, l.acts_n * sizeof(rg_act_t));
+    l.members = layout_take(&l, (max + 1) * sizeof(rg_core_member_t));
+    l.next_members = layout_take(&l, (max + 1) * sizeof(rg_core_member_t));
+    return l;
+}
+
+size_t rg_member_size(uint32_t max_members) { return member_layout(max_members).total; }
+
+rg_status_t rg_member_init(rg_member_t *m, const rg_member_params_t *p) {
+    if (!m || !p || !p->max_members || p->max_members > 65536 || p->addr_len > RG_CORE_ADDR_MAX) return RG_ERR_INVALID;
+    if (p->fixed_n && p->fixed_rank >= p->fixed_n) return RG_ERR_INVALID;
+    rg_member_layout_t l = member_layout(p->max_members);
+    uint8_t *base = (uint8_t *)m;
+    m->p = *p;
+    m->p.group[RG_CORE_NAME_MAX - 1] = m->p.label[RG_CORE_NAME_MAX - 1] = 0;
+    m->peers = (rg_peer_t *)(void *)(base + l.peers);
+    m->peers_cap = l.peers_cap;
+    m->peer_map.cells = (rg_idcell_t *)(void *)(base + l.cells);
+    m->peer_map.mask = l.cells_n - 1;
+    m->watermark = (uint64_t *)(void *)(base + l.watermark);
+    m->scratch_ids = (uint64_t *)(void *)(base + l.ids);
+    m->serve_map = base + l.serve;
+    m->serve_bytes = l.serve_bytes;
+    m->acts = (rg_act_t *)(void *)(base + l.acts);
+    m->act_cap = l.acts_n;
+    m->view.members = (rg_core_member_t *)(void *)(base + l.members);
+    m->next_members = (rg_core_member_t *)(void *)(base + l.next_members);
+    m->backoff_ns = BACKOFF_MIN_NS;
+    m->control_at = m->heartbeat_at = m->leave_at = m->ready_at = m->redial_at = m->flush_at = NEVER;
+    m->kept_low = m->peer_min = NEVER;
+    return RG_OK;
+}
+
+/* ---- Actions and messages -------------------------------------------------------------------------------------- */
+
+rg_act_t *rg_member_act(rg_member_t *m, rg_mact_t type) {
+    /* The queue holds the largest answer that one event can have; a full one is a broken invariant, and the spare
+     * last entry takes what is written into the void. */
+    if (m->act_n + 1 >= m->act_cap) m->broken = 1;
+    else m->act_n++;
+    rg_act_t *a = &m->acts[m->act_n - 1];
+    memset(a, 0, sizeof *a);
+    a->type = (uint8_t)type;
+    return a;
+}
+
+rg_w_t rg_member_begin(rg_member_t *m) {
+    rg_w_t w = {m->out + m->out_len, 0, RG_OUT_BYTES - m->out_len, 0};
+    if (w.cap > RG_CORE_MAX_MESSAGE) w.cap = RG_CORE_MAX_MESSAGE;
+    return w;
+}
+
+void rg_member_send(rg_member_t *m, const rg_w_t *w) {
+    if (w->bad) {
+        m->broken = 1;
+        return;
+    }
+    if (!m->control_up) return; /* what matters is said again when the connection is back */
+    rg_act_t *a = rg_member_act(m, RG_MACT_SEND);
+    a->off = (uint32_t)m->out_len;
+    a->len = (uint32_t)w->len;
+    m->out_len += w->len;
+}
+
+static int serve_next(rg_member_t *m, rg_member_action_t *a) {
+    while (m->serve) {
+        uint32_t slot = (uint32_t)__builtin_ctzll(m->serve);
+        const uint8_t *map = m->serve_map + (size_t)slot * m->serve_bytes;
+        while (m->serve_at < m->view.n && !(map[m->serve_at / 8] >> (m->serve_at % 8) & 1)) m->serve_at++;
+        if (m->keep_slot[slot] && m->serve_at < m->view.n) {
+            memset(a, 0, sizeof *a);
+            a->type = RG_MACT_OP_SERVE;
+            a->key = m->ent[m->keep_slot[slot] - 1].key;
+            a->computed = m->ent[m->keep_slot[slot] - 1].computed;
+            a->peer = m->view.members[m->serve_at++].id;
+            return 1;
+        }
+        m->serve &= m->serve - 1;
+        m->serve_at = 0;
+    }
+    return 0;
+}
+
+int rg_member_next(rg_member_t *m, rg_member_action_t *out) {
+    if (m->act_at >= m->act_n) return serve_next(m, out);
+    const rg_act_t *a = &m->acts[m->act_at++];
+    memset(out, 0, sizeof *out);
+    out->type = (rg_mact_t)a->type;
+    out->bytes = a->len ? m->out + a->off : NULL;
+    out->len = a->len;
+    out->peer = a->peer;
+    out->member = a->member;
+    out->dial = a->dial;
+    out->gen = a->gen;
+    out->note = a->note;
+    out->computed = a->computed;
+    out->keep = a->keep;
+    out->flush = a->flush;
+    out->key = a->key;
+    out->status = (rg_status_t)a->status;
+    out->text = a->text ? a->text : "";
+    if (a->type == RG_MACT_WELCOME) {
+        memcpy(out->nonce, m->nonce, 16);
+        out->heartbeat_ns = m->heartbeat_ns;
+    }
+    return 1;
+}
+
+/* ---- The end of membership ------------------------------------------------------------------------------------- */
+
+/* B4. Everything open ends first, so that the caller can show one error for each operation. */
+void rg_member_expel(rg_member_t *m, rg_status_t status, const char *text, uint64_t epoch) {
+    if (m->told) return;
+    rg_text_copy(m->told_text, sizeof m->told_text, text);
+    if (m->have_view && !m->fenced) rg_member_act(m, RG_MACT_FENCE);
+    rg_ops_abort_all(m, status, m->told_text);
+    m->fenced = 0;
+    m->told = 1;
+    m->told_epoch = epoch;
+    m->told_status = status;
+    m->phase = RG_PH_OVER;
+    m->wanted_gen = 0;
+    m->promise_on = 0;
+    m->serve = 0;
+    m->heartbeat_at = m->leave_at = m->ready_at = m->redial_at = m->flush_at = m->control_at = NEVER;
+    rg_act_t *a = rg_member_act(m, RG_MACT_EXPELLED);
+    a->status = (int16_t)status;
+    a->text = m->told_text;
+}
+
+void rg_member_refused(rg_member_t *m, rg_status_t status, const char *text) {
+    rg_text_copy(m->told_text, sizeof m->told_text, text);
+    m->phase = RG_PH_OVER;
+    m->heartbeat_at = m->ready_at = m->redial_at = m->control_at = m->leave_at = NEVER;
+    rg_act_t *a = rg_member_act(m, RG_MACT_REFUSED);
+    a->status = (int16_t)(status ? status : RG_ERR_REFUSED);
+    a->text = m->told_text;
+}
+
+static void member_leave(rg_member_t *m) {
+    if (m->phase == RG_PH_OVER) return;
+    if (m->phase == RG_PH_MEMBER && m->control_up && !rg_member_lost_long(m)) {
+        rg_w_t w = rg_member_begin(m);
+        rg_w_header(&w, RG_MSG_LEAVE);
+        rg_member_send(m, &w);
+        m->leave_at = m->now + m->heartbeat_ns;
+        return;
+    }
+    if (m->control_up) {
+        rg_w_t w = rg_member_begin(m);
+        rg_w_header(&w, RG_MSG_LEAVE);
+        rg_member_send(m, &w);
+    }
+    rg_member_expel(m, RG_ERR_CLOSED, "left; the coordinator could not be told in time", m->view.epoch);
+}
+
+/* ---- The connection to the coordinator ------------------------------------------------------------------------- */
+
+static void control_up(rg_member_t *m) {
+    m->control_up = m->control_ever = 1;
+    m->asked_control = 0;
+    m->control_silent = 0;
+    m->control_at = NEVER;
+    m->backoff_ns = BACKOFF_MIN_NS;
+    if (m->phase == RG_PH_OVER) return;
+    if (m->phase != RG_PH_MEMBER) {
+        rg_links_join(m);
+        return;
+    }
+    rg_msg_rebind_t b = {.id = m->id, .epoch = m->view.epoch};
+    memcpy(b.group, m->p.group, sizeof b.group);
+    memcpy(b.nonce, m->nonce, sizeof b.nonce);
+    rg_w_t w = rg_member_begin(m);
+    rg_w_rebind(&w, &b);
+    rg_member_send(m, &w);
+    m->heartbeat_at = m->now;
+    rg_links_complain_again(m);
+    rg_ops_send_wanted(m);
+}
+
+static void control_down(rg_member_t *m) {
+    m->control_up = 0;
+    m->asked_control = 1;
+    if (m->phase == RG_PH_OVER) return;
+    m->control_at = m->now + m->backoff_ns;
+    m->backoff_ns = m->backoff_ns * 2 > BACKOFF_MAX_NS ? BACKOFF_MAX_NS : m->backoff_ns * 2;
+    m->heartbeat_at = m->phase == RG_PH_MEMBER ? m->now + m->heartbeat_ns / 8 : NEVER;
+}
+
+static void send_heartbeat(rg_member_t *m) {
+    rg_msg_heartbeat_t h = {.epoch = m->have_view ? m->view.epoch : 0, .gen = m->gen, .watermark = m->noted,
+                            .bytes_sent = m->bytes_sent, .bytes_received = m->bytes_received,
+                            .operations = m->operations};
+    rg_w_t w = rg_member_begin(m);
+    rg_w_heartbeat(&w, &h);
+    rg_member_send(m, &w);
+    m->heartbeat_at = m->now + m->heartbeat_ns / 8;
+}
+
+/* ---- Timers ---------------------------------------------------------------------------------------------------- */
+
+static void member_timers(rg_member_t *m) {
+    if (m->phase == RG_PH_OVER || m->broken) return;
+    if (!m->control_ever && !m->asked_control && !m->control_up) {
+        m->asked_control = 1;
+        rg_member_act(m, RG_MACT_CONTROL);
+    }
+    if (m->now >= m->control_at) {
+        m->control_at = m->now + m->backoff_ns;
+        m->backoff_ns = m->backoff_ns * 2 > BACKOFF_MAX_NS ? BACKOFF_MAX_NS : m->backoff_ns * 2;
+        rg_member_act(m, RG_MACT_CONTROL);
+    }
+    if (m->now >= m->leave_at) {
+        rg_member_expel(m, RG_ERR_CLOSED, "left; the coordinator did not answer", m->view.epoch);
+        return;
+    }
+    if (m->now >= m->heartbeat_at) {
+        send_heartbeat(m);
+        if (m->phase == RG_PH_MEMBER && rg_member_lost_long(m)) {
+            /* B7. The connection may be open and dead: only a new one can tell. */
+            if (m->control_up && !m->control_silent) {
+                m->control_silent = 1;
+                rg_member_act(m, RG_MACT_CONTROL);
+            }
+            rg_ops_local_aborts(m);
+        }
+    }
+    if (m->now >= m->ready_at) rg_links_ready(m);
+    if (m->now >= m->redial_at) rg_links_redial(m);
+    if (m->now >= m->flush_at) {
+        m->flush_at = NEVER;
+        if (m->unflushed && m->have_view && !m->fenced) rg_ops_note(m, 1);
+    }
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+uint64_t rg_member_deadline(const rg_member_t *m) {
+    if (m->phase == RG_PH_OVER || m->broken) return NEVER;
+    if (!m->control_ever && !m->asked_control) return 0;
+    uint64_t d = least(m->control_at, m->heartbeat_at);
+    d = least(d, least(m->leave_at, m->ready_at));
+    return least(d, least(m->redial_at, m->flush_at));
+}
+
+/* ---- Messages -------------------------------------------------------------------------------------------------- */
+
+static void on_welcome(rg_member_t *m, rg_r_t *r) {
+    if (m->phase != RG_PH_NEW) return;
+    m->id = rg_r_u64(r);
+    rg_r_bytes(r, m->nonce, 16);
+    m->heartbeat_ns = rg_r_u64(r);
+    if (r->bad || !m->id) {
+        r->bad = 1;
+        return;
+    }
+    if (m->heartbeat_ns < 1000000) m->heartbeat_ns = 1000000;
+    m->phase = RG_PH_CANDIDATE;
+    m->heartbeat_at = m->now + m->heartbeat_ns / 8;
+    rg_act_t *a = rg_member_act(m, RG_MACT_WELCOME);
+    a->peer = m->id;
+}
+
+static void on_refuse(rg_member_t *m, rg_r_t *r) {
+    rg_status_t status = (rg_status_t)(int32_t)rg_r_u32(r);
+    char text[RG_CORE_TEXT_MAX];
+    rg_r_text(r, text, sizeof text);
+    /* A member is never refused, only expelled: a coordinator that does not know us was started anew and will not
+     * know us later either, but the group can go on without one. */
+    if (r->bad || m->phase == RG_PH_MEMBER || m->phase == RG_PH_OVER) return;
+    rg_member_refused(m, status, text);
+}
+
+static void on_ack(rg_member_t *m, rg_r_t *r) {
+    uint64_t epoch = rg_r_u64(r), low = rg_r_u64(r);
+    if (r->bad || !m->have_view || epoch != m->view.epoch) return;
+    if (low > m->ack_min) {
+        m->ack_min = low;
+        if (!m->fenced) rg_ops_release(m);
+    }
+}
+
+static void on_expel(rg_member_t *m, rg_r_t *r) {
+    rg_term_t term = rg_r_term(r);
+    uint64_t epoch = rg_r_u64(r);
+    rg_status_t status = (rg_status_t)(int32_t)rg_r_u32(r);
+    char text[RG_CORE_TEXT_MAX];
+    rg_r_text(r, text, sizeof text);
+    (void)term;
+    if (r->bad) return;
+    rg_member_expel(m, status ? status : RG_ERR_EXPELLED, text, epoch);
+}
+
+static void on_waiting(rg_member_t *m, rg_r_t *r) {
+    rg_r_u32(r);
+    rg_r_text(r, m->act_text, sizeof m->act_text);
+    if (r->bad || m->phase != RG_PH_CANDIDATE) return;
+    rg_member_act(m, RG_MACT_WAITING)->text = m->act_text;
+}
+
+static void on_message(rg_member_t *m, const rg_member_event_t *ev) {
+    rg_r_t r = {ev->bytes, ev->len, 0, 0};
+    uint16_t version;
+    uint32_t type = rg_r_header(&r, &version);
+    if (!type || (version != RG_WIRE_VERSION && type != RG_MSG_REFUSE)) return;
+    m->last_heard = m->now;
+    m->control_silent = 0;
+    switch (type) {
+    case RG_MSG_WELCOME: on_welcome(m, &r); break;
+    case RG_MSG_REFUSE: on_refuse(m, &r); break;
+    case RG_MSG_WAITING: on_waiting(m, &r); break;
+    case RG_MSG_PEERS: rg_links_peers(m, &r); break;
+    case RG_MSG_PREPARE: rg_view_prepare(m, &r); break;
+    case RG_MSG_FREEZE: rg_view_freeze(m, &r); break;
+    case RG_MSG_INSTALL: rg_view_install(m, &r); break;
+    case RG_MSG_ACTIVATE: rg_view_activate(m, &r); break;
+    case RG_MSG_EXPEL: on_expel(m, &r); break;
+    case RG_MSG_HEARTBEAT_ACK: on_ack(m, &r); break;
+    case RG_MSG_PROBE:
+        if (m->told || (m->have_view && rg_r_u64(&r) < m->view.epoch)) rg_view_certify(m);
+        break;
+    case RG_MSG_NACK: {
+        rg_term_t t = rg_r_term(&r);
+        if (!r.bad && rg_term_cmp(t, m->promised) > 0) m->promised = t; /* B5 */
+        break;
+    }
+    default: break;
+    }
+}
+
+/* ---- The step -------------------------------------------------------------------------------------------------- */
+
+/* A process that was stopped sees all its timers pass at once, while what the coordinator said is still unread. The
+ * time it slept does not count as the coordinator's silence. */
+static void member_clock(rg_member_t *m, uint64_t now) {
+    if (now < m->now) now = m->now;
+    m->now = now;
+    uint64_t gap = now - m->last_step;
+    if (m->last_step && m->heartbeat_ns && gap > m->heartbeat_ns / 4) {
+        m->last_heard += gap - m->heartbeat_ns / 8;
+        if (m->last_heard > now) m->last_heard = now;
+    }
+    m->last_step = now;
+}
+
+rg_status_t rg_member_step(rg_member_t *m, const rg_member_event_t *ev) {
+    if (m->broken) return RG_ERR_BUG;
+    m->act_n = m->act_at = 0;
+    m->out_len = 0;
+    m->serve = 0;
+    m->serve_at = 0;
+    member_clock(m, ev->now_ns);
+    if (ev->bytes_sent) m->bytes_sent = ev->bytes_sent;
+    if (ev->bytes_received) m->bytes_received = ev->bytes_received;
+    if (ev->operations) m->operations = ev->operations;
+    rg_status_t status = RG_OK;
+    switch (ev->type) {
+    case RG_MEV_TICK: break;
+    case RG_MEV_CONTROL_UP: control_up(m); break;
+    case RG_MEV_CONTROL_DOWN: control_down(m); break;
+    case RG_MEV_MESSAGE: on_message(m, ev); break;
+    case RG_MEV_LINK_UP:
+    case RG_MEV_LINK_DOWN: rg_links_event(m, ev); break;
+    case RG_MEV_BOUNDARY: rg_view_boundary(m, ev->gen); break;
+    case RG_MEV_WATERMARK: rg_ops_watermark(m, ev->peer, ev->note); break;
+    case RG_MEV_LEAVE: member_leave(m); break;
+    default: status = rg_ops_event(m, ev); break;
+    }
+    if (m->now >= rg_member_deadline(m)) member_timers(m);
+    return m->broken ? RG_ERR_BUG : status;
+}
+
+/* ---- Questions ------------------------------------------------------------------------------------------------- */
+
+const rg_core_view_t *rg_member_view(const rg_member_t *m) { return m->have_view ? &m->view : NULL; }
+uint64_t rg_member_id(const rg_member_t *m) { return m->id; }
+int rg_member_fenced(const rg_member_t *m) { return m->fenced; }
+
+int rg_member_coordinator_lost(const rg_member_t *m) {
+    return m->phase == RG_PH_MEMBER && (!m->control_up || rg_member_lost_long(m));
+}
+
+int rg_member_newcomers(const rg_member_t *m) {
+    if (!m->have_view) return 0;
+    return m->promise_on || (m->view.n && m->view.members[m->view.n - 1].first_gen > m->gen);
+}
+
+int rg_member_drained(const rg_member_t *m) { return !m->kept && !m->delayed; }
+
+uint32_t rg_member_participants(const rg_member_t *m, uint64_t gen, uint64_t *ids, uint32_t cap) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; m->have_view && i < m->view.n; i++) {
+        if (m->view.members[i].first_gen > gen) continue;
+        if (n < cap) ids[n] = m->view.members[i].id;
+        n++;
+    }
+    return n;
+}

@@ -1,0 +1,188 @@
+/* member.h: the state of a member's machine, shared by the member_*.c files, check.c and tests that look inside.
+ * Everything lives in the one block of memory that the caller gave; arrays whose size depends on max_members follow
+ * the structure. It must not be included outside src/core and tests. Rules named in comments: docs/protocol.md. */
+#ifndef RG_CORE_MEMBER_H
+#define RG_CORE_MEMBER_H
+
+#include "core/idmap.h"
+#include "core/text.h"
+#include "core/wire.h"
+
+#define RG_ENT_MAX (RG_CORE_MAX_OPS + RG_DECISIONS_MAX)    /* own operations, and marks on ones not started here */
+#define RG_ENT_HASH 4096u
+#define RG_KEEP_MAX 64u    /* copies of small results */
+#define RG_FIN_MAX 256u    /* finished tagged keys that a report can name */
+#define RG_TEXTS 64u       /* error texts of marked and failing operations */
+#define RG_MISSING_MAX 64u /* links that a READY can name as missing */
+#define RG_FLUSH_EVERY 16u /* small operations between two forced watermarks */
+#define RG_OUT_BYTES (512u << 10)
+
+typedef enum rg_ent_state {
+    RG_ENT_FREE = 0,
+    RG_ENT_QUEUED,   /* started while fenced: for the reports not started; acted upon at activation */
+    RG_ENT_MARKED,   /* not started here: a decision waits for the start */
+    RG_ENT_RUNNING,  /* R */
+    RG_ENT_FETCHING, /* R, and a finished result is on its way from a holder */
+    RG_ENT_COMPLETE, /* C */
+    RG_ENT_KEPT,     /* X with a copy */
+    RG_ENT_DEAD      /* B: ended here alone because the coordinator was lost; kept until a view change tells the others */
+} rg_ent_state_t;
+
+typedef struct rg_ent {
+    rg_op_key_t key;
+    rg_op_sig_t sig;
+    uint64_t computed, numbering, donor, blame;
+    uint16_t prev, next;   /* order of issue; 0 ends, else index + 1 */
+    uint16_t oprev, onext; /* the same among tag 0 operations that are not over here */
+    uint16_t decision;     /* during activation: index + 1 */
+    int16_t status;        /* MARKED for abort, or wanted by OP_FAIL */
+    uint8_t state, mark, open, wanted, keep, text;
+} rg_ent_t;
+
+typedef struct rg_peer {
+    rg_core_member_t m;
+    uint64_t redial_ns; /* 0: not planned */
+    int32_t rank;       /* in the view; -1: candidate */
+    uint8_t used, link, dial, complained;
+    char text[96]; /* why the link is down */
+} rg_peer_t;
+
+typedef enum rg_link_state { RG_LINK_NONE = 0, RG_LINK_UP = 1, RG_LINK_DOWN = 2 } rg_link_state_t;
+
+typedef struct rg_act {
+    uint8_t type, dial, keep, flush, text_own;
+    int16_t status;
+    uint32_t off, len;
+    uint64_t peer, gen, note, computed;
+    rg_op_key_t key;
+    const rg_core_member_t *member;
+    const char *text;
+} rg_act_t;
+
+typedef enum rg_member_phase {
+    RG_PH_NEW = 0,  /* no connection yet, or JOIN not answered */
+    RG_PH_CANDIDATE,
+    RG_PH_MEMBER,
+    RG_PH_OVER /* refused, expelled or left */
+} rg_member_phase_t;
+
+struct rg_member {
+    rg_member_params_t p;
+    rg_member_phase_t phase;
+    int broken; /* an invariant broke: nothing is done any more */
+    uint64_t now, last_step, last_heard, heartbeat_ns, id;
+    uint8_t nonce[16];
+    rg_term_t promised, accepted_term; /* T and A of A4 */
+    uint64_t accepted;
+    int control_up, control_ever, control_silent, asked_control;
+    uint64_t control_at, backoff_ns, heartbeat_at, leave_at, ready_at, redial_at, flush_at;
+    int fenced, told;
+    uint64_t told_epoch;
+    int32_t told_status;
+    char told_text[RG_CORE_TEXT_MAX];
+    uint64_t bytes_sent, bytes_received, operations;
+
+    rg_core_view_t view;
+    int have_view;
+    uint32_t self_rank;
+    uint64_t *watermark;                  /* by rank; own entry unused */
+    uint64_t peer_min, ack_min;           /* lowest watermark of the others; of all, by the coordinator */
+    uint32_t peer_min_count;
+    uint64_t cached_gen;                  /* number of participants of this generation, */
+    uint32_t cached_n;                    /* kept because every start and end asks for it */
+
+    uint64_t gen, next0, report_gen, report_next0;
+    uint64_t wanted_gen;                  /* boundary that waits; 0: none */
+    int promise_on;
+    uint64_t promise, boundary_ns, boundary_every;
+    uint64_t noted;                       /* last watermark given to NOTE */
+    uint32_t small_since_flush;
+    int unflushed, noted_once;
+
+    uint32_t ent_used, ent_free, ents_own, ents_marked;
+    uint16_t first, last, ofirst, olast;
+    uint32_t kept, delayed, wanted_count;
+    uint64_t kept_low;
+    uint16_t keep_slot[RG_KEEP_MAX];      /* index + 1 */
+    uint64_t serve;                       /* bit: the copy in this slot has receivers to be served */
+    uint32_t serve_at;
+    rg_op_key_t fin[RG_FIN_MAX];
+    uint32_t fin_n, fin_at;
+    uint32_t text_at;
+    char texts[RG_TEXTS][RG_CORE_TEXT_MAX];
+    rg_ent_t ent[RG_ENT_MAX];
+    uint16_t hash[RG_ENT_HASH];           /* index + 1 */
+
+    int full_known;                       /* the first PEERS has come */
+    uint64_t upto;                        /* highest id that PEERS told of */
+    int ready_dirty;
+    uint64_t ready_last;
+    uint32_t peers_cap, peers_high;
+    rg_peer_t *peers;
+    rg_idmap_t peer_map;
+    uint64_t *scratch_ids;                /* max_members + 1 */
+    uint8_t *serve_map;                   /* RG_KEEP_MAX maps of serve_bytes */
+    uint32_t serve_bytes;
+
+    uint32_t act_n, act_at, act_cap;
+    rg_act_t *acts;
+    char act_text[RG_CORE_TEXT_MAX];
+    size_t out_len;
+    uint8_t out[RG_OUT_BYTES];
+    rg_decision_t dec[RG_DECISIONS_MAX];
+    rg_core_member_t *next_members;       /* the view under construction */
+};
+
+/* member.c */
+rg_act_t *rg_member_act(rg_member_t *m, rg_mact_t type);
+rg_w_t rg_member_begin(rg_member_t *m);              /* a message in the out buffer */
+void rg_member_send(rg_member_t *m, const rg_w_t *w); /* ends and sends it */
+void rg_member_expel(rg_member_t *m, rg_status_t status, const char *text, uint64_t epoch);
+void rg_member_refused(rg_member_t *m, rg_status_t status, const char *text);
+static inline int rg_member_lost_long(const rg_member_t *m) {
+    return m->heartbeat_ns && m->now - m->last_heard >= m->heartbeat_ns;
+}
+
+/* member_ops.c */
+rg_ent_t *rg_ent_find(rg_member_t *m, rg_op_key_t key);
+rg_ent_t *rg_ent_add(rg_member_t *m, rg_op_key_t key, rg_ent_state_t state);
+void rg_ent_remove(rg_member_t *m, rg_ent_t *e); /* the operation is over here: it counts as passed */
+int rg_op_passed(const rg_member_t *m, rg_op_key_t key);
+uint8_t rg_member_intern(rg_member_t *m, const char *text);
+void rg_op_commit(rg_member_t *m, rg_ent_t *e, uint64_t computed, int keep);
+void rg_op_abort(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text);
+void rg_op_release(rg_member_t *m, rg_ent_t *e);
+void rg_ops_release(rg_member_t *m);
+void rg_ops_commit_delayed(rg_member_t *m);
+void rg_ops_local_aborts(rg_member_t *m);
+void rg_ops_send_wanted(rg_member_t *m);
+void rg_ops_abort_all(rg_member_t *m, rg_status_t status, const char *text);
+void rg_ops_note(rg_member_t *m, int flush);
+uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen);
+rg_status_t rg_ops_event(rg_member_t *m, const rg_member_event_t *ev);
+void rg_ops_watermark(rg_member_t *m, uint64_t peer, uint64_t note);
+void rg_ops_min(rg_member_t *m);
+
+/* member_links.c: JOIN, PEERS, READY, links */
+void rg_links_join(rg_member_t *m);
+void rg_links_peers(rg_member_t *m, rg_r_t *r);
+void rg_links_ready(rg_member_t *m);
+void rg_links_event(rg_member_t *m, const rg_member_event_t *ev);
+void rg_links_redial(rg_member_t *m);
+void rg_links_complain_again(rg_member_t *m);
+void rg_links_forget_all(rg_member_t *m);
+void rg_peer_forget(rg_member_t *m, rg_peer_t *p);
+static inline rg_peer_t *rg_peer_find(const rg_member_t *m, uint64_t id) {
+    int64_t slot = rg_idmap_get(&m->peer_map, id);
+    return slot < 0 ? NULL : &m->peers[slot];
+}
+
+/* member_view.c: FREEZE, REPORT, INSTALL, ACTIVATE, PREPARE, boundaries */
+void rg_view_freeze(rg_member_t *m, rg_r_t *r);
+void rg_view_install(rg_member_t *m, rg_r_t *r);
+void rg_view_activate(rg_member_t *m, rg_r_t *r);
+void rg_view_prepare(rg_member_t *m, rg_r_t *r);
+void rg_view_boundary(rg_member_t *m, uint64_t gen);
+void rg_view_certify(rg_member_t *m); /* CERT(B) of B1: tells a coordinator that is behind what we know */
+
+#endif

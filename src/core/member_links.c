@@ -1,0 +1,218 @@
+/* member_links.c: how a process gets in (JOIN, PEERS, READY) and what it knows of its links to the others. It relies
+ * on the runtime to make and break links as CONNECT and DISCONNECT say. It must not decide who is a member: links are
+ * facts for the coordinator, no more. Section 6 of docs/protocol.md. */
+#include "core/member.h"
+
+#include <string.h>
+
+#define READY_EVERY_NS 20000000u
+#define REDIAL_NS 200000000u
+
+void rg_peer_forget(rg_member_t *m, rg_peer_t *p) {
+    rg_act_t *a = rg_member_act(m, RG_MACT_DISCONNECT);
+    a->peer = p->m.id;
+    rg_idmap_del(&m->peer_map, p->m.id);
+    p->used = 0;
+    m->ready_dirty = 1;
+    while (m->peers_high && !m->peers[m->peers_high - 1].used) m->peers_high--;
+}
+
+void rg_links_forget_all(rg_member_t *m) {
+    for (uint32_t i = m->peers_high; i-- > 0;)
+        if (m->peers[i].used) rg_peer_forget(m, &m->peers[i]);
+}
+
+/* J1. Every connection without membership starts from nothing: the coordinator has forgotten the candidate that had
+ * the old connection. */
+void rg_links_join(rg_member_t *m) {
+    rg_links_forget_all(m);
+    m->phase = RG_PH_NEW;
+    m->id = 0;
+    m->upto = 0;
+    m->full_known = 0;
+    rg_msg_join_t j = {.host = m->p.host, .cores = m->p.cores, .pid = m->p.pid, .min_size = m->p.min_size,
+                       .order = m->p.order, .fixed_n = m->p.fixed_n, .fixed_rank = m->p.fixed_rank,
+                       .addr_len = (uint16_t)m->p.addr_len};
+    memcpy(j.group, m->p.group, sizeof j.group);
+    memcpy(j.label, m->p.label, sizeof j.label);
+    memcpy(j.identity, m->p.identity, sizeof j.identity);
+    memcpy(j.addr, m->p.addr, m->p.addr_len);
+    rg_w_t w = rg_member_begin(m);
+    rg_w_join(&w, &j);
+    rg_member_send(m, &w);
+}
+
+/* ---- PEERS ----------------------------------------------------------------------------------------------------- */
+
+static void connect_peer(rg_member_t *m, rg_peer_t *p) {
+    rg_act_t *a = rg_member_act(m, RG_MACT_CONNECT);
+    a->peer = p->m.id;
+    a->member = &p->m;
+    a->dial = p->dial;
+    p->redial_ns = 0;
+}
+
+static void peer_add(rg_member_t *m, const rg_core_member_t *rec) {
+    if (rec->id == m->id || !rec->id) return;
+    rg_peer_t *p = rg_peer_find(m, rec->id);
+    if (p) return; /* told twice, after a new connection */
+    uint32_t slot = 0;
+    while (slot < m->peers_high && m->peers[slot].used) slot++;
+    if (slot == m->peers_cap) return; /* more than the coordinator may have: this link is never reported as up */
+    if (slot == m->peers_high) m->peers_high++;
+    p = &m->peers[slot];
+    memset(p, 0, sizeof *p);
+    p->used = 1;
+    p->rank = -1;
+    p->m = *rec;
+    p->dial = m->id > rec->id; /* the younger one dials: it can rely on the older one to know it by then */
+    rg_idmap_put(&m->peer_map, rec->id, slot);
+    connect_peer(m, p);
+    m->ready_dirty = 1;
+}
+
+/* A full list is the truth about candidates: whoever is not in it is gone, unless a view says otherwise. */
+static void peers_sweep(rg_member_t *m) {
+    for (uint32_t i = m->peers_high; i-- > 0;) {
+        rg_peer_t *p = &m->peers[i];
+        if (p->used && p->rank < 0 && !(p->complained & 2)) rg_peer_forget(m, p);
+        p->complained &= 1;
+    }
+}
+
+static int peers_read(rg_member_t *m, rg_r_t r, int apply, int full) {
+    uint32_t n = rg_r_u32(&r), gone = rg_r_u32(&r);
+    if (n > 2 * m->p.max_members || gone > 2 * m->p.max_members) return 0;
+    rg_core_member_t rec;
+    for (uint32_t i = 0; i < n && !r.bad; i++) {
+        rg_r_peer(&r, &rec);
+        if (r.bad || !apply) continue;
+        if (full) {
+            rg_peer_t *p = rg_peer_find(m, rec.id);
+            if (p) p->complained |= 2; /* seen; taken away again by the sweep */
+        }
+    }
+    for (uint32_t i = 0; i < gone && !r.bad; i++) {
+        rg_peer_t *p = rg_peer_find(m, rg_r_u64(&r));
+        if (apply && p && p->rank < 0) rg_peer_forget(m, p);
+    }
+    return rg_r_end(&r);
+}
+
+static void peers_add_all(rg_member_t *m, rg_r_t r) {
+    uint32_t n = rg_r_u32(&r);
+    rg_r_u32(&r);
+    rg_core_member_t rec;
+    for (uint32_t i = 0; i < n && !r.bad; i++) {
+        rg_r_peer(&r, &rec);
+        if (!r.bad) peer_add(m, &rec);
+    }
+}
+
+/* J2. Goes over the message three times: the first only proves that it is whole. Removals come before additions, so
+ * that the pointers which CONNECT actions carry stay right. */
+void rg_links_peers(rg_member_t *m, rg_r_t *r) {
+    if (m->phase != RG_PH_CANDIDATE && m->phase != RG_PH_MEMBER) return;
+    int full = rg_r_u8(r);
+    uint64_t upto = rg_r_u64(r);
+    if (r->bad || !peers_read(m, *r, 0, 0)) return;
+    peers_read(m, *r, 1, full);
+    if (full) peers_sweep(m);
+    peers_add_all(m, *r);
+    if (upto > m->upto) {
+        m->upto = upto;
+        m->ready_dirty = 1;
+    }
+    m->full_known = 1;
+    rg_links_ready(m);
+}
+
+/* ---- READY ----------------------------------------------------------------------------------------------------- */
+
+/* J3. Says up to which id the list is known and which links of it are missing; at once when none is, else now and
+ * then, so that one that never comes up does not hold up the others. */
+void rg_links_ready(rg_member_t *m) {
+    m->ready_at = UINT64_MAX;
+    if (m->phase != RG_PH_CANDIDATE || !m->full_known || !m->ready_dirty || !m->control_up) return;
+    uint64_t missing[RG_MISSING_MAX];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->peers_high; i++) {
+        if (!m->peers[i].used || m->peers[i].link == RG_LINK_UP) continue;
+        if (n == RG_MISSING_MAX) return; /* too early to say anything: the next link that comes up looks again */
+        missing[n++] = m->peers[i].m.id;
+    }
+    if (n && m->now < m->ready_last + READY_EVERY_NS) {
+        m->ready_at = m->ready_last + READY_EVERY_NS;
+        return;
+    }
+    m->ready_dirty = 0;
+    m->ready_last = m->now;
+    rg_w_t w = rg_member_begin(m);
+    rg_w_header(&w, RG_MSG_READY);
+    rg_w_u64(&w, m->upto);
+    rg_w_u32(&w, n);
+    for (uint32_t i = 0; i < n; i++) rg_w_u64(&w, missing[i]);
+    rg_member_send(m, &w);
+}
+
+/* ---- Links ----------------------------------------------------------------------------------------------------- */
+
+static void send_link(rg_member_t *m, const rg_peer_t *p) {
+    rg_w_t w = rg_member_begin(m);
+    rg_w_header(&w, RG_MSG_LINK);
+    rg_w_u64(&w, p->m.id);
+    rg_w_u8(&w, p->link == RG_LINK_UP);
+    rg_w_text(&w, p->text, sizeof p->text);
+    rg_member_send(m, &w);
+}
+
+/* L1. Between members a broken link is the coordinator's business. A link to or from a candidate is simply made
+ * again: nothing depends on it yet. */
+void rg_links_event(rg_member_t *m, const rg_member_event_t *ev) {
+    rg_peer_t *p = rg_peer_find(m, ev->peer);
+    if (!p || m->phase == RG_PH_OVER) return;
+    int candidate = p->rank < 0 || m->phase != RG_PH_MEMBER;
+    if (ev->type == RG_MEV_LINK_UP) {
+        p->link = RG_LINK_UP;
+        p->redial_ns = 0;
+        if (p->complained) send_link(m, p);
+        p->complained = 0;
+    } else {
+        p->link = RG_LINK_DOWN;
+        rg_text_copy(p->text, sizeof p->text, ev->text);
+        p->complained = 1;
+        send_link(m, p);
+        if (candidate) {
+            rg_member_act(m, RG_MACT_DISCONNECT)->peer = p->m.id;
+            if (!p->dial) {
+                connect_peer(m, p);
+            } else {
+                p->redial_ns = m->now + REDIAL_NS;
+                if (p->redial_ns < m->redial_at) m->redial_at = p->redial_ns;
+            }
+        }
+    }
+    m->ready_dirty = 1;
+    rg_links_ready(m);
+}
+
+void rg_links_redial(rg_member_t *m) {
+    m->redial_at = UINT64_MAX;
+    for (uint32_t i = 0; i < m->peers_high; i++) {
+        rg_peer_t *p = &m->peers[i];
+        if (!p->used || !p->redial_ns || p->link == RG_LINK_UP) continue;
+        if (m->now >= p->redial_ns) connect_peer(m, p);
+        else if (p->redial_ns < m->redial_at) m->redial_at = p->redial_ns;
+    }
+}
+
+/* After a new connection and after an activation the coordinator may not know of links that were already down. */
+void rg_links_complain_again(rg_member_t *m) {
+    for (uint32_t i = 0; i < m->view.n; i++) {
+        if (i == m->self_rank) continue;
+        rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
+        if (!p || p->link != RG_LINK_DOWN) continue;
+        p->complained = 1;
+        send_link(m, p);
+    }
+}

@@ -1,0 +1,496 @@
+/* member_ops.c: the table of operations of one member: start, complete, commit, abort, copies of small results and the
+ * watermarks that release them. It relies on the caller to run the data plane and to say honestly when a result is
+ * whole. Every step of a fault-free operation is a hash lookup and a few stores: nothing here may scan the table,
+ * except when a copy is given back to an operation that waited for one. Sections 2 to 4 of docs/protocol.md. */
+#include "core/member.h"
+
+#include <string.h>
+
+/* ---- The table ------------------------------------------------------------------------------------------------- */
+
+static uint32_t ent_hash(rg_op_key_t k) {
+    uint64_t h = (k.gen * 0x9e3779b97f4a7c15u) ^ (k.op * 0xc2b2ae3d27d4eb4fu);
+    return (uint32_t)(h >> 40) & (RG_ENT_HASH - 1);
+}
+
+static int key_same(rg_op_key_t a, rg_op_key_t b) { return a.gen == b.gen && a.op == b.op; }
+
+rg_ent_t *rg_ent_find(rg_member_t *m, rg_op_key_t key) {
+    for (uint32_t i = ent_hash(key); m->hash[i]; i = (i + 1) & (RG_ENT_HASH - 1))
+        if (key_same(m->ent[m->hash[i] - 1].key, key)) return &m->ent[m->hash[i] - 1];
+    return NULL;
+}
+
+static void hash_remove(rg_member_t *m, rg_op_key_t key) {
+    const uint32_t mask = RG_ENT_HASH - 1;
+    uint32_t i = ent_hash(key);
+    while (m->hash[i] && !key_same(m->ent[m->hash[i] - 1].key, key)) i = (i + 1) & mask;
+    if (!m->hash[i]) return;
+    for (uint32_t j = (i + 1) & mask; m->hash[j]; j = (j + 1) & mask) {
+        uint32_t home = ent_hash(m->ent[m->hash[j] - 1].key);
+        if (((j - home) & mask) >= ((j - i) & mask)) {
+            m->hash[i] = m->hash[j];
+            i = j;
+        }
+    }
+    m->hash[i] = 0;
+}
+
+static uint16_t ent_index(const rg_member_t *m, const rg_ent_t *e) { return (uint16_t)(e - m->ent + 1); }
+
+rg_ent_t *rg_ent_add(rg_member_t *m, rg_op_key_t key, rg_ent_state_t state) {
+    uint32_t index;
+    if (m->ent_free) {
+        index = m->ent_free;
+        m->ent_free = m->ent[index - 1].next;
+    } else if (m->ent_used < RG_ENT_MAX) {
+        index = ++m->ent_used;
+    } else {
+        return NULL;
+    }
+    rg_ent_t *e = &m->ent[index - 1];
+    memset(e, 0, sizeof *e);
+    e->key = key;
+    e->state = (uint8_t)state;
+    e->prev = m->last;
+    if (m->last) m->ent[m->last - 1].next = (uint16_t)index;
+    else m->first = (uint16_t)index;
+    m->last = (uint16_t)index;
+    uint32_t i = ent_hash(key);
+    while (m->hash[i]) i = (i + 1) & (RG_ENT_HASH - 1);
+    m->hash[i] = (uint16_t)index;
+    if (state == RG_ENT_MARKED) m->ents_marked++;
+    else m->ents_own++;
+    return e;
+}
+
+/* Tag 0 operations that are not over here, oldest first: the head is the watermark. */
+static void open_add(rg_member_t *m, rg_ent_t *e) {
+    if (rg_key_tagged(e->key)) return;
+    e->open = 1;
+    e->oprev = m->olast;
+    e->onext = 0;
+    if (m->olast) m->ent[m->olast - 1].onext = ent_index(m, e);
+    else m->ofirst = ent_index(m, e);
+    m->olast = ent_index(m, e);
+}
+
+static void open_remove(rg_member_t *m, rg_ent_t *e) {
+    if (!e->open) return;
+    e->open = 0;
+    if (e->oprev) m->ent[e->oprev - 1].onext = e->onext;
+    else m->ofirst = e->onext;
+    if (e->onext) m->ent[e->onext - 1].oprev = e->oprev;
+    else m->olast = e->oprev;
+}
+
+static void unwant(rg_member_t *m, rg_ent_t *e) {
+    if (e->wanted) m->wanted_count--;
+    e->wanted = 0;
+}
+
+void rg_ent_remove(rg_member_t *m, rg_ent_t *e) {
+    open_remove(m, e);
+    unwant(m, e);
+    if (e->state == RG_ENT_MARKED) {
+        m->ents_marked--;
+    } else {
+        m->ents_own--;
+        if (rg_key_tagged(e->key)) {
+            m->fin[m->fin_at] = e->key;
+            m->fin_at = (m->fin_at + 1) % RG_FIN_MAX;
+            if (m->fin_n < RG_FIN_MAX) m->fin_n++;
+        }
+    }
+    if (e->state == RG_ENT_COMPLETE && !e->sig.rule_l) m->delayed--;
+    hash_remove(m, e->key);
+    if (e->prev) m->ent[e->prev - 1].next = e->next;
+    else m->first = e->next;
+    if (e->next) m->ent[e->next - 1].prev = e->prev;
+    else m->last = e->prev;
+    e->state = RG_ENT_FREE;
+    e->next = (uint16_t)m->ent_free;
+    m->ent_free = ent_index(m, e);
+}
+
+/* Whether an operation that is not in the table is over here (as opposed to not started). */
+int rg_op_passed(const rg_member_t *m, rg_op_key_t key) {
+    if (!rg_key_tagged(key)) return key.gen != m->gen ? key.gen < m->gen : key.op < m->next0;
+    for (uint32_t i = 0; i < m->fin_n; i++)
+        if (key_same(m->fin[i], key)) return 1;
+    return 0;
+}
+
+/* Texts of errors are few and repeat (one lost member ends many operations with one text), so they are shared. When
+ * all are taken the oldest gives way: only its text is lost, never its status. */
+uint8_t rg_member_intern(rg_member_t *m, const char *text) {
+    for (uint32_t i = 0; i < RG_TEXTS; i++)
+        if (rg_text_same(m->texts[i], text ? text : "", RG_CORE_TEXT_MAX)) return (uint8_t)i;
+    uint32_t at = m->text_at;
+    m->text_at = (m->text_at + 1) % RG_TEXTS;
+    rg_text_copy(m->texts[at], RG_CORE_TEXT_MAX, text);
+    return (uint8_t)at;
+}
+
+/* Newcomers are appended and their first generations grow, so participants are the first members of the view. */
+uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen) {
+    if (m->cached_n && m->cached_gen == gen) return m->cached_n;
+    uint32_t n = m->view.n;
+    while (n && m->view.members[n - 1].first_gen > gen) n--;
+    m->cached_gen = gen;
+    m->cached_n = n;
+    return n;
+}
+
+/* ---- Watermarks and copies ------------------------------------------------------------------------------------- */
+
+static uint64_t own_note(const rg_member_t *m) {
+    if (m->ofirst) return rg_key_note(m->ent[m->ofirst - 1].key);
+    return rg_key_note((rg_op_key_t){m->gen, m->next0});
+}
+
+void rg_ops_note(rg_member_t *m, int flush) {
+    uint64_t note = own_note(m);
+    if (note == m->noted && m->noted_once && !flush) return;
+    m->noted = note;
+    m->noted_once = 1;
+    rg_act_t *a = rg_member_act(m, RG_MACT_NOTE);
+    a->note = note;
+    if (flush || m->small_since_flush >= RG_FLUSH_EVERY) {
+        a->flush = 1;
+        m->small_since_flush = 0;
+        m->unflushed = 0;
+        m->flush_at = UINT64_MAX;
+    }
+}
+
+/* The lowest watermark of the others, with how many have it: it changes only when the last of them moves on. */
+void rg_ops_min(rg_member_t *m) {
+    m->peer_min = UINT64_MAX;
+    m->peer_min_count = 0;
+    for (uint32_t i = 0; i < m->view.n; i++) {
+        if (i == m->self_rank) continue;
+        if (m->watermark[i] < m->peer_min) {
+            m->peer_min = m->watermark[i];
+            m->peer_min_count = 0;
+        }
+        if (m->watermark[i] == m->peer_min) m->peer_min_count++;
+    }
+}
+
+static void keep_low(rg_member_t *m) {
+    m->kept_low = UINT64_MAX;
+    for (uint32_t i = 0; m->kept && i < RG_KEEP_MAX; i++) {
+        if (!m->keep_slot[i]) continue;
+        uint64_t note = rg_key_note(m->ent[m->keep_slot[i] - 1].key);
+        if (note < m->kept_low) m->kept_low = note;
+    }
+}
+
+void rg_op_release(rg_member_t *m, rg_ent_t *e) {
+    rg_act_t *a = rg_member_act(m, RG_MACT_OP_RELEASE);
+    a->key = e->key;
+    uint32_t slot = e->keep - 1u;
+    m->keep_slot[slot] = 0;
+    m->serve &= ~((uint64_t)1 << slot);
+    m->kept--;
+    rg_ent_remove(m, e);
+    keep_low(m);
+}
+
+/* F3. A copy goes when every participant says that it has passed the operation. */
+void rg_ops_release(rg_member_t *m) {
+    uint64_t limit = m->peer_min > m->ack_min ? m->peer_min : m->ack_min;
+    if (!m->kept || limit <= m->kept_low) return;
+    for (uint32_t i = 0; i < RG_KEEP_MAX; i++) {
+        if (!m->keep_slot[i]) continue;
+        rg_ent_t *e = &m->ent[m->keep_slot[i] - 1];
+        if (rg_key_note(e->key) < limit) rg_op_release(m, e);
+    }
+    if (m->delayed) rg_ops_commit_delayed(m);
+}
+
+void rg_ops_watermark(rg_member_t *m, uint64_t peer, uint64_t note) {
+    rg_peer_t *p = rg_peer_find(m, peer);
+    if (!m->have_view || !p || p->rank < 0 || (uint32_t)p->rank == m->self_rank) return;
+    uint64_t old = m->watermark[p->rank];
+    if (note <= old) return;
+    m->watermark[p->rank] = note;
+    if (old != m->peer_min) return;
+    if (--m->peer_min_count == 0) rg_ops_min(m);
+    if (!m->fenced) rg_ops_release(m);
+}
+
+/* ---- Outcomes -------------------------------------------------------------------------------------------------- */
+
+/* C or R -> X. keep: others may need the result. When no place for a copy is free the outcome waits, because a
+ * member never shows a result that a fault could take back. */
+void rg_op_commit(rg_member_t *m, rg_ent_t *e, uint64_t computed, int keep) {
+    e->computed = computed;
+    if (keep && m->kept >= RG_KEEP_MAX) {
+        if (e->state != RG_ENT_COMPLETE) m->delayed++;
+        e->state = RG_ENT_COMPLETE;
+        return;
+    }
+    if (e->state == RG_ENT_COMPLETE && !e->sig.rule_l) m->delayed--;
+    e->state = RG_ENT_RUNNING; /* so that removal does not count it as delayed again */
+    rg_act_t *a = rg_member_act(m, RG_MACT_OP_COMMIT);
+    a->key = e->key;
+    a->computed = computed;
+    a->keep = (uint8_t)(keep != 0);
+    if (!keep) {
+        rg_ent_remove(m, e);
+        return;
+    }
+    open_remove(m, e);
+    unwant(m, e);
+    e->state = RG_ENT_KEPT;
+    uint32_t slot = 0;
+    while (m->keep_slot[slot]) slot++;
+    m->keep_slot[slot] = ent_index(m, e);
+    e->keep = (uint8_t)(slot + 1);
+    m->kept++;
+    m->small_since_flush++;
+    uint64_t note = rg_key_note(e->key);
+    if (note < m->kept_low) m->kept_low = note;
+    /* Others may have gone quiet when the last of them hears of this; small groups say so soon by themselves. */
+    m->unflushed = 1;
+    if (m->view.n <= 64) m->flush_at = m->now + 10000000;
+}
+
+void rg_ops_commit_delayed(rg_member_t *m) {
+    for (uint16_t i = m->first; i && m->delayed && m->kept < RG_KEEP_MAX;) {
+        rg_ent_t *e = &m->ent[i - 1];
+        i = e->next;
+        if (e->state == RG_ENT_COMPLETE && !e->sig.rule_l) rg_op_commit(m, e, e->computed, 1);
+    }
+}
+
+void rg_op_abort(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text) {
+    rg_act_t *a = rg_member_act(m, RG_MACT_OP_ABORT);
+    a->key = e->key;
+    a->status = (int16_t)status;
+    a->peer = blame;
+    a->text = text;
+    rg_ent_remove(m, e);
+}
+
+void rg_ops_abort_all(rg_member_t *m, rg_status_t status, const char *text) {
+    for (uint16_t i = m->first; i;) {
+        rg_ent_t *e = &m->ent[i - 1];
+        i = e->next;
+        if (e->state == RG_ENT_KEPT) rg_op_release(m, e);
+        else if (e->state == RG_ENT_MARKED || e->state == RG_ENT_DEAD) rg_ent_remove(m, e);
+        else rg_op_abort(m, e, status, 0, text);
+    }
+}
+
+/* The operation ends here alone (docs/protocol.md, section 7). The entry stays as "aborted", so that the next view
+ * change makes the others end it too, and stays wanted, so that the coordinator hears of it when it is back. */
+static void local_abort(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text) {
+    rg_act_t *a = rg_member_act(m, RG_MACT_OP_ABORT);
+    a->key = e->key;
+    a->status = (int16_t)status;
+    a->peer = blame;
+    a->text = text;
+    if (e->state == RG_ENT_COMPLETE && !e->sig.rule_l) m->delayed--;
+    open_remove(m, e);
+    e->state = RG_ENT_DEAD;
+    e->status = (int16_t)status;
+    e->blame = blame;
+    e->text = rg_member_intern(m, text);
+    if (!e->wanted) m->wanted_count++;
+    e->wanted = 1;
+}
+
+static int ent_unfinished(const rg_ent_t *e) {
+    return e->state == RG_ENT_QUEUED || e->state == RG_ENT_RUNNING || e->state == RG_ENT_FETCHING ||
+           e->state == RG_ENT_COMPLETE;
+}
+
+/* Called when the coordinator has been silent for a heartbeat: what it was asked for, and what a broken link keeps
+ * from ending, ends here. */
+void rg_ops_local_aborts(rg_member_t *m) {
+    const rg_peer_t *lost = NULL;
+    for (uint32_t i = 0; i < m->view.n && !lost; i++) {
+        const rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
+        if (p && p->link == RG_LINK_DOWN && i != m->self_rank) lost = p;
+    }
+    if (lost) {
+        rg_text_t t = rg_text_begin(m->act_text, sizeof m->act_text);
+        rg_text_str(&t, "the link to rank ");
+        rg_text_u64(&t, (uint64_t)lost->rank);
+        rg_text_str(&t, " (member ");
+        rg_text_u64(&t, lost->m.id);
+        rg_text_str(&t, ") is down (");
+        rg_text_str(&t, lost->text);
+        rg_text_str(&t, ") and the coordinator, which would decide what happens, cannot be reached");
+    }
+    for (uint16_t i = m->first; i;) {
+        rg_ent_t *e = &m->ent[i - 1];
+        i = e->next;
+        if (!ent_unfinished(e)) continue;
+        if (e->wanted) local_abort(m, e, (rg_status_t)e->status, e->blame, m->texts[e->text]);
+        else if (lost && (uint32_t)lost->rank < rg_ops_participants(m, e->key.gen))
+            local_abort(m, e, RG_ERR_COORDINATOR, lost->m.id, m->act_text);
+    }
+    rg_ops_note(m, 0);
+}
+
+static void send_wanted(rg_member_t *m, const rg_ent_t *e) {
+    rg_w_t w = rg_member_begin(m);
+    rg_w_header(&w, RG_MSG_ABORT_OP);
+    rg_w_key(&w, e->key);
+    rg_w_u32(&w, (uint32_t)(int32_t)e->status);
+    rg_w_u64(&w, e->blame);
+    rg_w_text(&w, m->texts[e->text], RG_CORE_TEXT_MAX - 1);
+    rg_member_send(m, &w);
+}
+
+/* After a new connection and after an activation: a request may have been lost on the way. */
+void rg_ops_send_wanted(rg_member_t *m) {
+    if (!m->wanted_count || m->fenced) return;
+    for (uint16_t i = m->first; i; i = m->ent[i - 1].next)
+        if (m->ent[i - 1].wanted) send_wanted(m, &m->ent[i - 1]);
+}
+
+/* ---- Events ---------------------------------------------------------------------------------------------------- */
+
+static int root_here(const rg_member_t *m, uint64_t root) {
+    if (!root) return 1;
+    const rg_peer_t *p = rg_peer_find(m, root);
+    return root == m->id || (p && p->rank >= 0);
+}
+
+/* What a decision that was waiting for this start says. */
+static void start_marked(rg_member_t *m, rg_ent_t *e, const rg_op_sig_t *sig) {
+    rg_op_key_t key = e->key;
+    rg_ent_t was = *e;
+    const char *text = m->texts[was.text];
+    rg_ent_remove(m, e);
+    e = rg_ent_add(m, key, RG_ENT_RUNNING); /* takes the entry that was just freed */
+    open_add(m, e);
+    e->sig = *sig;
+    e->numbering = was.numbering ? was.numbering : m->view.data_epoch;
+    if (was.mark == RG_ABORT) {
+        rg_op_abort(m, e, (rg_status_t)was.status, was.blame, text);
+    } else if (was.mark == RG_FORWARD && !rg_sig_same(&was.sig, sig)) {
+        rg_op_abort(m, e, RG_ERR_MISMATCH, m->id, "the others have finished this operation with different arguments");
+    } else if (was.mark == RG_FORWARD) {
+        e->state = RG_ENT_FETCHING;
+        e->donor = was.donor;
+        e->computed = was.computed;
+        rg_act_t *a = rg_member_act(m, RG_MACT_OP_FORWARD);
+        a->key = key;
+        a->peer = was.donor;
+        a->computed = was.computed;
+    } else {
+        rg_act_t *a = rg_member_act(m, RG_MACT_OP_RUN);
+        a->key = key;
+        a->peer = sig->root;
+    }
+}
+
+static rg_status_t op_start(rg_member_t *m, const rg_member_event_t *ev) {
+    if (!m->have_view || m->told) return RG_ERR_CLOSED;
+    int tagged = rg_key_tagged(ev->key);
+    if (ev->key.gen > m->gen) return RG_ERR_INVALID;
+    if (!tagged && (ev->key.gen != m->gen || ev->key.op != m->next0)) return RG_ERR_INVALID;
+    rg_ent_t *e = rg_ent_find(m, ev->key);
+    if (e && e->state != RG_ENT_MARKED) return RG_ERR_INVALID;
+    if (m->ents_own >= RG_CORE_MAX_OPS) return RG_ERR_RESOURCE;
+    if (!tagged) m->next0++;
+    if (e && !m->fenced) {
+        start_marked(m, e, &ev->sig);
+        rg_ops_note(m, 0);
+        return RG_OK;
+    }
+    if (e) { /* fenced: the mark stays for the reports, and the next activation decides anew */
+        m->ents_marked--;
+        m->ents_own++;
+        e->state = RG_ENT_QUEUED;
+    } else {
+        e = rg_ent_add(m, ev->key, m->fenced ? RG_ENT_QUEUED : RG_ENT_RUNNING);
+        if (!e) return RG_ERR_BUG; /* there is room for RG_CORE_MAX_OPS own entries whatever the marks are */
+    }
+    open_add(m, e);
+    e->sig = ev->sig;
+    e->numbering = m->view.data_epoch;
+    if (m->fenced) return RG_OK;
+    if (!root_here(m, ev->sig.root)) { /* F0 */
+        rg_op_abort(m, e, RG_ERR_ROOT_LOST, ev->sig.root, "the root of this operation is not a member any more");
+        rg_ops_note(m, 0);
+        return RG_OK;
+    }
+    rg_act_t *a = rg_member_act(m, RG_MACT_OP_RUN);
+    a->key = ev->key;
+    a->peer = ev->sig.root;
+    return RG_OK;
+}
+
+static void op_complete(rg_member_t *m, rg_ent_t *e) {
+    int alone = rg_ops_participants(m, e->key.gen) <= 1;
+    if (alone) {
+        rg_op_commit(m, e, m->view.data_epoch, 0);
+    } else if (e->sig.rule_l) {
+        e->state = RG_ENT_COMPLETE;
+        e->computed = m->view.data_epoch;
+        return;
+    } else {
+        rg_op_commit(m, e, m->view.data_epoch, 1);
+    }
+    rg_ops_note(m, 0);
+}
+
+static void op_fail(rg_member_t *m, rg_ent_t *e, const rg_member_event_t *ev) {
+    if (!ent_unfinished(e)) return;
+    e->status = (int16_t)(ev->status < 0 ? ev->status : RG_ERR_CANCELLED);
+    e->blame = ev->peer;
+    e->text = rg_member_intern(m, ev->text);
+    if (!e->wanted) m->wanted_count++;
+    e->wanted = 1;
+    if (rg_member_lost_long(m)) {
+        local_abort(m, e, (rg_status_t)e->status, e->blame, m->texts[e->text]);
+        rg_ops_note(m, 0);
+    } else if (!m->fenced) {
+        send_wanted(m, e);
+    }
+}
+
+rg_status_t rg_ops_event(rg_member_t *m, const rg_member_event_t *ev) {
+    if (ev->type == RG_MEV_OP_START) return op_start(m, ev);
+    rg_ent_t *e = m->have_view && !m->told ? rg_ent_find(m, ev->key) : NULL;
+    if (!e) return RG_OK; /* it ended meanwhile */
+    if (ev->type == RG_MEV_OP_FAIL) {
+        op_fail(m, e, ev);
+        return RG_OK;
+    }
+    if (m->fenced) return RG_OK; /* B8 */
+    switch (ev->type) {
+    case RG_MEV_OP_COMPLETE:
+        if (e->state == RG_ENT_RUNNING) op_complete(m, e);
+        break;
+    case RG_MEV_OP_DONE:
+        /* The DONE barrier includes this member, so it has ended only when the result is whole here too. */
+        if (!e->sig.rule_l || (e->state != RG_ENT_RUNNING && e->state != RG_ENT_COMPLETE)) break;
+        rg_op_commit(m, e, m->view.data_epoch, 0);
+        rg_ops_note(m, 0);
+        break;
+    case RG_MEV_OP_FETCHED:
+        if (e->state != RG_ENT_FETCHING) break;
+        rg_op_commit(m, e, e->computed, rg_ops_participants(m, e->key.gen) > 1);
+        rg_ops_note(m, 0);
+        break;
+    default: return RG_ERR_INVALID;
+    }
+    return RG_OK;
+}
+
+uint64_t rg_member_numbering(const rg_member_t *m, rg_op_key_t key) {
+    for (uint32_t i = ent_hash(key); m->hash[i]; i = (i + 1) & (RG_ENT_HASH - 1)) {
+        const rg_ent_t *e = &m->ent[m->hash[i] - 1];
+        if (!key_same(e->key, key)) continue;
+        return e->state == RG_ENT_MARKED && e->numbering != m->view.data_epoch ? e->numbering : 0;
+    }
+    return 0;
+}

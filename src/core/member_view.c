@@ -1,0 +1,473 @@
+/* member_view.c: a member's part in changes of membership: it freezes and reports, accepts, activates and carries out
+ * decisions, promises and holds boundaries. It relies on the coordinator for every decision (AUTHORITY) and must not
+ * show an outcome while it is fenced. Rules B1 to B8, E and G of docs/protocol.md. */
+#include "core/member.h"
+
+#include <string.h>
+
+#define PROMISE_AHEAD_NS 50000000u
+#define PROMISE_AHEAD_MAX 4096u
+
+/* ---- FREEZE and REPORT (B1) ------------------------------------------------------------------------------------ */
+
+static void send_nack(rg_member_t *m) {
+    rg_w_t w = rg_member_begin(m);
+    rg_w_header(&w, RG_MSG_NACK);
+    rg_w_term(&w, m->promised);
+    rg_member_send(m, &w);
+}
+
+void rg_view_certify(rg_member_t *m) {
+    rg_w_t w = rg_member_begin(m);
+    rg_w_header(&w, RG_MSG_PROBE);
+    rg_w_u64(&w, m->told ? m->told_epoch : m->view.epoch);
+    rg_member_send(m, &w);
+}
+
+static int report_entry(rg_member_t *m, const rg_ent_t *e, rg_op_report_t *o) {
+    o->state = RG_OPS_NONE;
+    switch (e->state) {
+    case RG_ENT_QUEUED: /* started after the fence: the reports know it as not started, with its mark if it had one */
+        if (!e->mark) return 0;
+        if (e->mark == RG_ABORT) o->state = RG_OPS_ABORTED;
+        break;
+    case RG_ENT_MARKED:
+        if (e->mark == RG_ABORT) o->state = RG_OPS_ABORTED;
+        break;
+    case RG_ENT_RUNNING:
+    case RG_ENT_FETCHING: o->state = RG_OPS_RUNNING; break;
+    case RG_ENT_COMPLETE: o->state = RG_OPS_COMPLETE; break;
+    case RG_ENT_KEPT: o->state = RG_OPS_KEPT; break;
+    case RG_ENT_DEAD: o->state = RG_OPS_ABORTED; break;
+    default: return 0;
+    }
+    o->key = e->key;
+    o->sig = e->sig;
+    o->computed = e->computed;
+    o->numbering = e->numbering;
+    o->status = e->status;
+    o->blame = e->blame;
+    rg_text_copy(o->text, sizeof o->text, o->state == RG_OPS_ABORTED ? m->texts[e->text] : "");
+    return 1;
+}
+
+static void send_report(rg_member_t *m, rg_term_t t) {
+    int ours = m->fenced;
+    rg_report_head_t h = {.term = t, .accepted_term = m->accepted_term, .base = m->have_view ? m->view.epoch : 0,
+                          .accepted = m->accepted, .gen = ours ? m->report_gen : m->gen,
+                          .next0 = ours ? m->report_next0 : m->next0};
+    rg_w_t w = rg_member_begin(m);
+    rg_w_report_head(&w, &h);
+    size_t at = w.len;
+    uint32_t n = 0;
+    rg_w_u32(&w, 0);
+    rg_op_report_t o;
+    for (uint16_t i = ours ? m->first : 0; i; i = m->ent[i - 1].next) {
+        if (!report_entry(m, &m->ent[i - 1], &o)) continue;
+        rg_w_op_report(&w, &o);
+        n++;
+    }
+    rg_w_patch_u32(&w, at, n);
+    rg_w_u32(&w, ours ? m->fin_n : 0);
+    for (uint32_t i = 0; ours && i < m->fin_n; i++) rg_w_key(&w, m->fin[i]);
+    rg_member_send(m, &w);
+}
+
+void rg_view_freeze(rg_member_t *m, rg_r_t *r) {
+    rg_term_t t = rg_r_term(r);
+    uint64_t base = rg_r_u64(r);
+    if (r->bad) return;
+    if (m->told || (m->have_view && m->view.epoch > base)) {
+        rg_view_certify(m);
+        return;
+    }
+    if (rg_term_cmp(t, m->promised) < 0) {
+        send_nack(m);
+        return;
+    }
+    m->promised = t;
+    /* A member that is behind is not fenced here: it is brought up to the base first, and frozen again there. */
+    if (m->have_view && m->view.epoch == base && !m->fenced) {
+        m->fenced = 1;
+        m->report_gen = m->gen;
+        m->report_next0 = m->next0;
+        rg_member_act(m, RG_MACT_FENCE);
+    }
+    send_report(m, t);
+}
+
+/* B2. With AUTHORITY the coordinator is the only voter and skips this round; the answer is the same anyway. */
+void rg_view_install(rg_member_t *m, rg_r_t *r) {
+    rg_view_head_t v;
+    rg_r_view_head(r, &v);
+    if (r->bad) return;
+    if (m->told || (m->have_view && m->view.epoch > v.epoch)) {
+        rg_view_certify(m);
+        return;
+    }
+    if (rg_term_cmp(v.term, m->promised) < 0) {
+        send_nack(m);
+        return;
+    }
+    m->promised = v.term;
+    uint64_t base = m->have_view ? m->view.epoch : 0;
+    if (base == v.parent) {
+        m->accepted_term = v.term;
+        m->accepted = v.epoch;
+    } else if (base != v.epoch) {
+        send_report(m, v.term);
+        return;
+    }
+    rg_w_t w = rg_member_begin(m);
+    rg_w_header(&w, RG_MSG_ACCEPT);
+    rg_w_term(&w, v.term);
+    rg_w_u64(&w, v.epoch);
+    rg_member_send(m, &w);
+}
+
+/* ---- Boundaries and promises (G2) ------------------------------------------------------------------------------ */
+
+void rg_view_boundary(rg_member_t *m, uint64_t gen) {
+    if (!m->have_view || m->told || gen != m->gen + 1) return;
+    m->wanted_gen = gen;
+    if (m->fenced || (m->promise_on && gen >= m->promise)) return;
+    m->wanted_gen = 0;
+    if (m->boundary_ns && m->now > m->boundary_ns) {
+        uint64_t dt = m->now - m->boundary_ns;
+        m->boundary_every = m->boundary_every ? m->boundary_every - m->boundary_every / 8 + dt / 8 : dt;
+    }
+    m->boundary_ns = m->now;
+    m->gen = gen;
+    m->next0 = 0;
+    rg_act_t *a = rg_member_act(m, RG_MACT_BOUNDARY);
+    a->gen = gen;
+    rg_ops_note(m, 0);
+}
+
+static uint64_t promise_ahead(const rg_member_t *m) {
+    uint64_t every = m->boundary_every;
+    if (m->boundary_ns && m->now - m->boundary_ns > every) every = m->now - m->boundary_ns;
+    if (!every) return m->boundary_ns ? PROMISE_AHEAD_MAX : 1;
+    uint64_t w = PROMISE_AHEAD_NS / every;
+    return w < 1 ? 1 : w > PROMISE_AHEAD_MAX ? PROMISE_AHEAD_MAX : w;
+}
+
+void rg_view_prepare(rg_member_t *m, rg_r_t *r) {
+    rg_term_t t = rg_r_term(r);
+    uint64_t base = rg_r_u64(r);
+    if (r->bad || m->told || m->fenced) return;
+    if (rg_term_cmp(t, m->promised) < 0) {
+        send_nack(m);
+        return;
+    }
+    if (m->have_view) {
+        if (m->view.epoch != base) return;
+        if (!m->promise_on) m->promise = m->gen + 1 + promise_ahead(m);
+        m->promise_on = 1;
+    } else if (m->phase != RG_PH_CANDIDATE) {
+        return;
+    }
+    m->promised = t;
+    rg_w_t w = rg_member_begin(m);
+    rg_w_header(&w, RG_MSG_PROMISE);
+    rg_w_term(&w, t);
+    rg_w_u64(&w, base);
+    rg_w_u64(&w, m->have_view ? m->promise : 0);
+    rg_member_send(m, &w);
+}
+
+/* ---- ACTIVATE (B3) --------------------------------------------------------------------------------------------- */
+
+/* Reads the members of the new view into next_members. 0: the view names somebody that we were never told of. */
+static int read_members(rg_member_t *m, rg_r_t *r, uint32_t n, uint32_t *self) {
+    *self = UINT32_MAX;
+    if (!n || n > m->p.max_members) return 0;
+    for (uint32_t i = 0; i < n; i++) {
+        rg_core_member_t *to = &m->next_members[i];
+        uint64_t id = rg_r_u64(r), first_gen = rg_r_u64(r);
+        if (r->bad || (i && first_gen < m->next_members[i - 1].first_gen)) return 0;
+        if (id == m->id) {
+            if (*self != UINT32_MAX) return 0;
+            *self = i;
+            memset(to, 0, sizeof *to);
+            to->id = id;
+            to->host = m->p.host;
+            to->cores = m->p.cores;
+            memcpy(to->identity, m->p.identity, 16);
+            to->addr_len = (uint16_t)m->p.addr_len;
+            memcpy(to->addr, m->p.addr, m->p.addr_len);
+        } else {
+            const rg_peer_t *p = rg_peer_find(m, id);
+            if (!p) return 0;
+            *to = p->m;
+        }
+        to->first_gen = first_gen;
+    }
+    return 1;
+}
+
+static int read_decisions(rg_member_t *m, rg_r_t *r, uint32_t *n, uint32_t members) {
+    *n = rg_r_u32(r);
+    if (r->bad || *n > RG_DECISIONS_MAX) return 0;
+    for (uint32_t i = 0; i < *n; i++) {
+        rg_r_decision(r, &m->dec[i]);
+        if (m->dec[i].verdict == RG_FORWARD && m->dec[i].map_len < (members + 7) / 8) return 0;
+    }
+    return rg_r_end(r);
+}
+
+/* Ranks, watermarks and links of those who are gone. Watermarks stay true across views: what is over at a member stays
+ * over there. A newcomer has none of the operations before its first generation to complete. */
+static void adopt_members(rg_member_t *m, const rg_view_head_t *v) {
+    uint32_t old_n = m->have_view ? m->view.n : 0;
+    for (uint32_t i = 0; i < v->n; i++) {
+        const rg_core_member_t *mem = &m->next_members[i];
+        rg_peer_t *p = rg_peer_find(m, mem->id);
+        m->scratch_ids[i] = p && p->rank >= 0 ? m->watermark[p->rank] : rg_key_note((rg_op_key_t){mem->first_gen, 0});
+    }
+    for (uint32_t i = 0; i < old_n; i++) {
+        rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
+        if (p) p->rank = -2;
+    }
+    for (uint32_t i = 0; i < v->n; i++) {
+        rg_peer_t *p = rg_peer_find(m, m->next_members[i].id);
+        if (p) {
+            p->rank = (int32_t)i;
+            p->m.first_gen = m->next_members[i].first_gen;
+        }
+        m->watermark[i] = m->scratch_ids[i];
+    }
+    for (uint32_t i = 0; i < old_n; i++) {
+        rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
+        if (p && p->rank == -2) rg_peer_forget(m, p);
+    }
+    rg_core_member_t *old = m->view.members;
+    m->view.members = m->next_members;
+    m->next_members = old; /* stays readable until the next activation: see translate_root() */
+    m->view.epoch = v->epoch;
+    m->view.parent = v->parent;
+    m->view.term = v->term.count;
+    m->view.term_owner = v->term.owner;
+    m->view.data_epoch = v->data_epoch;
+    m->view.kind = (rg_view_kind_t)v->kind;
+    m->view.cut = v->cut;
+    m->view.n = v->n;
+    m->cached_n = 0;
+    rg_ops_min(m);
+}
+
+/* ---- Carrying out decisions (E) -------------------------------------------------------------------------------- */
+
+/* An operation that was called while the member was fenced named its root by the old view's ranks, although it belongs
+ * to the new view's operations: the same rank there is meant. */
+static uint64_t translate_root(const rg_member_t *m, uint64_t root, uint32_t old_n) {
+    for (uint32_t i = 0; root && i < old_n; i++)
+        if (m->next_members[i].id == root) return i < m->view.n ? m->view.members[i].id : 0;
+    return 0;
+}
+
+static int map_bit(const uint8_t *map, uint32_t i) { return map[i / 8] >> (i % 8) & 1; }
+
+/* The i-th participant without the result gets it from holder number i modulo their count: all sides come to the same
+ * pairs from the two maps. Gives the holder for rank `me`, or, with serve, fills the map of those whom `me` serves. */
+static uint64_t forward_pair(rg_member_t *m, const rg_decision_t *d, uint32_t me, uint8_t *serve) {
+    uint32_t n = rg_ops_participants(m, d->key.gen), donors = 0, seen = 0;
+    for (uint32_t i = 0; i < n; i++) donors += (uint32_t)map_bit(d->donor, i);
+    if (!donors) return 0;
+    uint32_t mine = 0; /* which holder `me` is */
+    for (uint32_t i = 0; i < me && i < n; i++) mine += (uint32_t)map_bit(d->donor, i);
+    for (uint32_t i = 0; i < n; i++) {
+        if (map_bit(d->have, i)) continue;
+        uint32_t which = seen++ % donors;
+        if (serve && which == mine) serve[i / 8] |= (uint8_t)(1u << (i % 8));
+        if (serve || i != me) continue;
+        for (uint32_t j = 0, k = 0; j < n; j++)
+            if (map_bit(d->donor, j) && k++ == which) return m->view.members[j].id;
+    }
+    return 0;
+}
+
+static void ent_mark(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d) {
+    e->mark = d->verdict;
+    e->sig = d->sig;
+    e->computed = d->computed;
+    e->numbering = d->numbering;
+    if (d->verdict == RG_FORWARD) e->donor = forward_pair(m, d, m->self_rank, NULL);
+    if (d->verdict != RG_ABORT) return;
+    char text[RG_CORE_TEXT_MAX];
+    size_t n = d->text_len < sizeof text ? d->text_len : sizeof text - 1;
+    memcpy(text, d->text, n);
+    text[n] = 0;
+    e->status = (int16_t)(d->status < 0 ? d->status : RG_ERR_ABORTED);
+    e->blame = d->blame;
+    e->text = rg_member_intern(m, text);
+}
+
+static void ent_restart(rg_member_t *m, rg_ent_t *e) {
+    if (e->state == RG_ENT_COMPLETE && !e->sig.rule_l) m->delayed--;
+    e->state = RG_ENT_RUNNING;
+    e->computed = 0;
+    rg_member_act(m, RG_MACT_OP_RESTART)->key = e->key;
+}
+
+static void carry_abort(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d) {
+    rg_ent_t got = *e;
+    ent_mark(m, &got, d);
+    rg_op_abort(m, e, (rg_status_t)got.status, got.blame, m->texts[got.text]);
+}
+
+static void carry_forward(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d) {
+    if (map_bit(d->have, m->self_rank)) {
+        rg_op_commit(m, e, e->computed ? e->computed : d->computed, 1);
+        return;
+    }
+    if (!rg_sig_same(&e->sig, &d->sig)) {
+        rg_op_abort(m, e, RG_ERR_MISMATCH, m->id, "the others have finished this operation with different arguments");
+        return;
+    }
+    e->state = RG_ENT_FETCHING;
+    e->computed = d->computed;
+    e->donor = forward_pair(m, d, m->self_rank, NULL);
+    rg_act_t *a = rg_member_act(m, RG_MACT_OP_FORWARD);
+    a->key = e->key;
+    a->peer = e->donor;
+    a->computed = e->computed;
+}
+
+static void carry_kept(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d) {
+    if (!d) return;
+    if (d->verdict != RG_FORWARD) {
+        rg_op_release(m, e);
+        return;
+    }
+    if (!map_bit(d->donor, m->self_rank)) return;
+    uint32_t slot = e->keep - 1u;
+    uint8_t *map = m->serve_map + (size_t)slot * m->serve_bytes;
+    memset(map, 0, m->serve_bytes);
+    forward_pair(m, d, m->self_rank, map);
+    m->serve |= (uint64_t)1 << slot;
+}
+
+/* An operation that was called behind the fence: now it starts, or its decision was made without it. */
+static void carry_queued(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, uint32_t old_n) {
+    e->mark = 0;
+    if (d && d->verdict == RG_ABORT) {
+        carry_abort(m, e, d);
+        return;
+    }
+    e->state = RG_ENT_RUNNING;
+    if (d && d->verdict == RG_FORWARD) {
+        carry_forward(m, e, d);
+        return;
+    }
+    if (d && d->numbering) {
+        e->numbering = d->numbering;
+    } else {
+        uint64_t root = e->sig.root;
+        if (root) e->sig.root = translate_root(m, root, old_n);
+        e->numbering = m->view.data_epoch;
+        if (root && !e->sig.root) {
+            rg_op_abort(m, e, RG_ERR_ROOT_LOST, root, "the root of this operation is not a member any more");
+            return;
+        }
+    }
+    rg_act_t *a = rg_member_act(m, RG_MACT_OP_RUN);
+    a->key = e->key;
+    a->peer = e->sig.root;
+}
+
+static void carry_out(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, uint32_t old_n) {
+    switch (e->state) {
+    case RG_ENT_QUEUED: carry_queued(m, e, d, old_n); break;
+    case RG_ENT_KEPT: carry_kept(m, e, d); break;
+    case RG_ENT_DEAD: rg_ent_remove(m, e); break;
+    case RG_ENT_RUNNING:
+    case RG_ENT_FETCHING:
+    case RG_ENT_COMPLETE:
+        if (!d || d->verdict == RG_RESTART) {
+            if (d && d->numbering) e->numbering = d->numbering;
+            ent_restart(m, e);
+        } else if (d->verdict == RG_ABORT) {
+            carry_abort(m, e, d);
+        } else if (d->verdict == RG_FORWARD) {
+            carry_forward(m, e, d);
+        } else if (e->state == RG_ENT_COMPLETE) {
+            rg_op_commit(m, e, e->computed, 0);
+        } else {
+            m->broken = 1; /* a commit of what is not whole here */
+        }
+        break;
+    default: break;
+    }
+}
+
+static void carry_out_all(rg_member_t *m, uint32_t decisions, uint32_t old_n) {
+    for (uint16_t i = m->first; i;) { /* marks were reported, so the decisions have them again where they still hold */
+        rg_ent_t *e = &m->ent[i - 1];
+        i = e->next;
+        e->decision = 0;
+        if (e->state == RG_ENT_MARKED) rg_ent_remove(m, e);
+    }
+    uint16_t stop = m->last; /* marks that are added below have been carried out by being added */
+    for (uint32_t k = 0; k < decisions; k++) {
+        const rg_decision_t *d = &m->dec[k];
+        rg_ent_t *e = rg_ent_find(m, d->key);
+        if (e) {
+            e->decision = (uint16_t)(k + 1);
+        } else if (m->view.members[m->self_rank].first_gen <= d->key.gen && !rg_op_passed(m, d->key) &&
+                   (d->verdict != RG_RESTART || d->sig.root)) {
+            e = rg_ent_add(m, d->key, RG_ENT_MARKED);
+            if (e) ent_mark(m, e, d);
+            else m->broken = 1;
+        }
+    }
+    for (uint16_t i = stop ? m->first : 0; i && !m->broken;) {
+        rg_ent_t *e = &m->ent[i - 1];
+        uint16_t next = i == stop ? 0 : e->next;
+        carry_out(m, e, e->decision ? &m->dec[e->decision - 1] : NULL, old_n);
+        i = next;
+    }
+    if (m->delayed) rg_ops_commit_delayed(m);
+}
+
+static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t old_n) {
+    int recovery = m->view.kind == RG_VIEW_RECOVERY;
+    m->accepted = 0;
+    m->accepted_term = (rg_term_t){0, 0};
+    m->promise_on = 0;
+    m->fenced = 0;
+    m->have_view = 1;
+    if (newcomer) {
+        m->phase = RG_PH_MEMBER;
+        m->gen = m->view.members[m->self_rank].first_gen;
+        m->next0 = 0;
+        m->ready_at = UINT64_MAX;
+        rg_member_act(m, RG_MACT_JOINED)->gen = m->gen;
+    } else {
+        rg_member_act(m, RG_MACT_VIEW)->gen = m->gen;
+    }
+    if (recovery) carry_out_all(m, decisions, old_n);
+    /* Watermarks that were on their way died with the old data epoch. */
+    rg_ops_note(m, recovery || newcomer);
+    if (m->wanted_gen) rg_view_boundary(m, m->wanted_gen);
+    rg_links_complain_again(m);
+    rg_ops_send_wanted(m);
+}
+
+void rg_view_activate(rg_member_t *m, rg_r_t *r) {
+    rg_view_head_t v;
+    rg_r_view_head(r, &v);
+    if (r->bad || m->told) return;
+    if (m->have_view ? v.parent != m->view.epoch : m->phase != RG_PH_CANDIDATE) return;
+    uint32_t self, decisions = 0;
+    int newcomer = !m->have_view;
+    if (!read_members(m, r, v.n, &self) || !read_decisions(m, r, &decisions, v.n) || self == UINT32_MAX) {
+        rg_member_expel(m, RG_ERR_PROTOCOL, "the coordinator sent a view that cannot be understood", v.epoch);
+        return;
+    }
+    if (rg_term_cmp(v.term, m->promised) > 0) m->promised = v.term;
+    uint32_t old_n = m->have_view ? m->view.n : 0;
+    m->self_rank = self;
+    adopt_members(m, &v);
+    activated(m, newcomer, decisions, old_n);
+}

@@ -1,0 +1,173 @@
+/* wire.h: the messages between members and coordinator, and their codec. Everything is little-endian and explicit;
+ * a reader never reads past its end: it goes bad, gives zeroes, and the caller looks at `bad` once at the end. The
+ * length of a message is known to the transport that carries it (a length prefix outside the core). The format of
+ * each message is in docs/protocol.md, section 9. */
+#ifndef RG_CORE_WIRE_H
+#define RG_CORE_WIRE_H
+
+#include "core/core.h"
+
+#define RG_WIRE_MAGIC 0x31435247u /* "GRC1" in memory order */
+#define RG_WIRE_VERSION 1u
+#define RG_WIRE_HEADER 8u
+#define RG_DECISIONS_MAX 1024u /* operations that one view change can decide on */
+
+typedef enum rg_msg {
+    RG_MSG_JOIN = 1,
+    RG_MSG_REBIND,
+    RG_MSG_WELCOME,
+    RG_MSG_REFUSE,
+    RG_MSG_WAITING,
+    RG_MSG_PEERS,
+    RG_MSG_READY,
+    RG_MSG_PREPARE,
+    RG_MSG_PROMISE,
+    RG_MSG_FREEZE,
+    RG_MSG_REPORT,
+    RG_MSG_NACK,
+    RG_MSG_INSTALL,
+    RG_MSG_ACCEPT,
+    RG_MSG_ACTIVATE,
+    RG_MSG_EXPEL,
+    RG_MSG_HEARTBEAT,
+    RG_MSG_HEARTBEAT_ACK,
+    RG_MSG_LINK,
+    RG_MSG_ABORT_OP,
+    RG_MSG_LEAVE,
+    RG_MSG_PROBE,
+    RG_MSG_END
+} rg_msg_t;
+
+typedef struct rg_w {
+    uint8_t *p;
+    size_t len, cap;
+    int bad; /* something did not fit: the message must not be sent */
+} rg_w_t;
+
+typedef struct rg_r {
+    const uint8_t *p;
+    size_t len, pos;
+    int bad;
+} rg_r_t;
+
+void rg_w_u8(rg_w_t *w, uint8_t v);
+void rg_w_u16(rg_w_t *w, uint16_t v);
+void rg_w_u32(rg_w_t *w, uint32_t v);
+void rg_w_u64(rg_w_t *w, uint64_t v);
+void rg_w_bytes(rg_w_t *w, const void *p, size_t n);
+void rg_w_text(rg_w_t *w, const char *s, size_t max); /* u16 length and bytes; s may be NULL */
+void rg_w_header(rg_w_t *w, rg_msg_t type);
+void rg_w_patch_u32(rg_w_t *w, size_t at, uint32_t v); /* for counts that are known later */
+
+uint8_t rg_r_u8(rg_r_t *r);
+uint16_t rg_r_u16(rg_r_t *r);
+uint32_t rg_r_u32(rg_r_t *r);
+uint64_t rg_r_u64(rg_r_t *r);
+void rg_r_bytes(rg_r_t *r, void *p, size_t n);
+const uint8_t *rg_r_skip(rg_r_t *r, size_t n); /* where the n bytes are; NULL and bad when they are not there */
+void rg_r_text(rg_r_t *r, char *dst, size_t cap);
+int rg_r_end(const rg_r_t *r); /* 1: everything was read and nothing was missing */
+/* Reads magic, version and type. Gives the type, or 0: not ours. */
+uint32_t rg_r_header(rg_r_t *r, uint16_t *version);
+
+typedef struct rg_term {
+    uint64_t count, owner;
+} rg_term_t;
+
+typedef struct rg_msg_join {
+    char group[RG_CORE_NAME_MAX], label[RG_CORE_NAME_MAX];
+    uint8_t identity[16];
+    uint64_t host;
+    uint32_t cores, pid, min_size, order, fixed_n, fixed_rank;
+    uint16_t addr_len;
+    uint8_t addr[RG_CORE_ADDR_MAX];
+} rg_msg_join_t;
+
+typedef struct rg_msg_rebind {
+    char group[RG_CORE_NAME_MAX];
+    uint64_t id, epoch;
+    uint8_t nonce[16];
+} rg_msg_rebind_t;
+
+typedef struct rg_msg_heartbeat {
+    uint64_t epoch, gen, watermark, bytes_sent, bytes_received, operations;
+} rg_msg_heartbeat_t;
+
+/* What became of an operation at one member, as it is reported (docs/protocol.md, section 5). */
+typedef enum rg_op_state {
+    RG_OPS_NONE = 0,     /* S: not started; in a report: only a mark */
+    RG_OPS_RUNNING = 1,  /* R */
+    RG_OPS_COMPLETE = 2, /* C */
+    RG_OPS_KEPT = 3,     /* X+ */
+    RG_OPS_DONE = 4,     /* X, no copy: never listed, it follows from absence */
+    RG_OPS_ABORTED = 5   /* B: aborted or abort-pending */
+} rg_op_state_t;
+
+typedef struct rg_op_report {
+    rg_op_key_t key;
+    rg_op_sig_t sig;
+    uint8_t state; /* rg_op_state_t */
+    uint64_t computed, numbering;
+    int32_t status; /* B: as it was decided */
+    uint64_t blame;
+    char text[RG_CORE_TEXT_MAX];
+} rg_op_report_t;
+
+typedef enum rg_verdict { RG_VERDICT_NONE = 0, RG_COMMIT = 1, RG_FORWARD = 2, RG_RESTART = 3, RG_ABORT = 4 } rg_verdict_t;
+
+typedef struct rg_decision {
+    rg_op_key_t key;
+    rg_op_sig_t sig;
+    uint8_t verdict;
+    uint64_t computed, numbering;
+    int32_t status;
+    uint64_t blame;
+    uint16_t map_len; /* FORWARD: bytes of each of the two maps over the ranks of the new view */
+    const uint8_t *have, *donor;
+    uint16_t text_len;
+    const uint8_t *text; /* not terminated */
+} rg_decision_t;
+
+typedef struct rg_report_head {
+    rg_term_t term, accepted_term;
+    uint64_t base, accepted, gen, next0;
+} rg_report_head_t;
+
+typedef struct rg_view_head {
+    rg_term_t term;
+    uint64_t epoch, parent, data_epoch, cut;
+    uint8_t kind;
+    uint32_t n;
+} rg_view_head_t;
+
+void rg_w_join(rg_w_t *w, const rg_msg_join_t *j);
+void rg_r_join(rg_r_t *r, rg_msg_join_t *j);
+void rg_w_rebind(rg_w_t *w, const rg_msg_rebind_t *b);
+void rg_r_rebind(rg_r_t *r, rg_msg_rebind_t *b);
+void rg_w_peer(rg_w_t *w, const rg_core_member_t *m);
+void rg_r_peer(rg_r_t *r, rg_core_member_t *m);
+void rg_w_heartbeat(rg_w_t *w, const rg_msg_heartbeat_t *h);
+void rg_r_heartbeat(rg_r_t *r, rg_msg_heartbeat_t *h);
+void rg_w_term(rg_w_t *w, rg_term_t t);
+rg_term_t rg_r_term(rg_r_t *r);
+void rg_w_key(rg_w_t *w, rg_op_key_t k);
+rg_op_key_t rg_r_key(rg_r_t *r);
+void rg_w_sig(rg_w_t *w, const rg_op_sig_t *s);
+void rg_r_sig(rg_r_t *r, rg_op_sig_t *s);
+void rg_w_report_head(rg_w_t *w, const rg_report_head_t *h);
+void rg_r_report_head(rg_r_t *r, rg_report_head_t *h);
+void rg_w_op_report(rg_w_t *w, const rg_op_report_t *o);
+void rg_r_op_report(rg_r_t *r, rg_op_report_t *o);
+void rg_w_view_head(rg_w_t *w, const rg_view_head_t *v);
+void rg_r_view_head(rg_r_t *r, rg_view_head_t *v);
+void rg_w_decision(rg_w_t *w, const rg_decision_t *d);
+void rg_r_decision(rg_r_t *r, rg_decision_t *d);
+
+int rg_term_cmp(rg_term_t a, rg_term_t b);
+int rg_key_cmp(rg_op_key_t a, rg_op_key_t b);
+static inline int rg_key_tagged(rg_op_key_t k) { return k.op >> 32 != 0; }
+/* The watermark form of a key of tag 0: everything of tag 0 below it. */
+static inline uint64_t rg_key_note(rg_op_key_t k) { return k.gen << 32 | (k.op & 0xffffffffu); }
+int rg_sig_same(const rg_op_sig_t *a, const rg_op_sig_t *b);
+
+#endif
