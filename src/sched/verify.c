@@ -549,12 +549,11 @@ static int prove(rg_proof_t *p) {
             if (!step_form(p, g)) return 0;
     p->in_place = 0;
     if (!find_order(p) || !zero_copy_form(p)) return 0;
-    for (p->in_place = 0; p->in_place < 2; p->in_place++)
-        if (!rg_proof_values(p)) return 0;
-    p->in_place = 0;
     queries_t q = { NULL, 0, 0 };
     int ok = check_ranks(p, &q);
     free(q.v);
+    /* Last: with a race the values would depend on the order that was found. */
+    for (p->in_place = 0; ok && p->in_place < 2; p->in_place++) ok = rg_proof_values(p);
     return ok;
 }
 

@@ -1,0 +1,299 @@
+/* test_schedule.c: the builder, the seal, the printer, and single verdicts of the verifier on schedules made by hand. The
+ * proofs of all algorithms are in tests/verify.c. */
+#include "sched/sched.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+#include <time.h>
+
+static const rg_algorithm_t *find(rg_kind_t kind, const char *name) {
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++)
+        if ((*a)->kind == kind && strcmp((*a)->name, name) == 0) return *a;
+    return NULL;
+}
+
+static rg_coll_desc_t desc(rg_kind_t kind, uint32_t size, uint32_t rank, uint64_t count) {
+    return (rg_coll_desc_t){
+        .kind = kind, .size = size, .rank = rank, .count = count, .elem_size = 4, .acc_size = 4, .chunk = 64
+    };
+}
+
+static rg_schedule_t *built(rg_kind_t kind, const char *name, const rg_coll_desc_t *d) {
+    rg_schedule_t *s = NULL;
+    cr_assert_eq(rg_sched_build(find(kind, name), d, &s), RG_OK);
+    return s;
+}
+
+/* An algorithm made of whatever the test at hand wants appended. */
+static void (*recipe)(rg_schedule_t *s, const rg_coll_desc_t *d);
+
+static rg_status_t by_recipe(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    recipe(s, d);
+    return s->error;
+}
+
+static const rg_algorithm_t made_by_hand = { .name = "hand", .kind = RG_KIND_ALL_REDUCE, .build = by_recipe };
+
+static rg_status_t verdict(void (*what)(rg_schedule_t *, const rg_coll_desc_t *), uint32_t n, uint32_t flags,
+                           char *text, size_t cap) {
+    rg_schedule_t *s[4] = { 0 };
+    recipe = what;
+    for (uint32_t r = 0; r < n; r++) {
+        rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, n, r, 8);
+        d.rule_l = flags != 0;
+        cr_assert_eq(rg_sched_build(&made_by_hand, &d, &s[r]), RG_OK);
+        s[r]->flags |= flags;
+    }
+    rg_status_t status = rg_sched_verify(s, n, text, cap);
+    for (uint32_t r = 0; r < n; r++) rg_sched_free(s[r]);
+    return status;
+}
+
+Test(schedule, part__any_count_and_parts__covers_all_once) {
+    for (uint64_t count = 0; count < 3000; count += 37)
+        for (uint64_t parts = 1; parts < 40; parts++) {
+            uint64_t at = 5, longest = rg_span_part(rg_span(RG_BUF_OUT, 5, count), parts, 0).len;
+            for (uint64_t i = 0; i < parts; i++) {
+                rg_span_t x = rg_span_part(rg_span(RG_BUF_OUT, 5, count), parts, i);
+                cr_assert_eq(x.off, at);
+                cr_assert_leq(x.len, longest, "the first part is the longest");
+                at += x.len;
+            }
+            cr_assert_eq(at, 5 + count);
+        }
+}
+
+Test(schedule, part__long_span__starts_on_cache_lines) {
+    for (uint64_t i = 0; i < 7; i++) cr_assert_eq(rg_span_part(rg_span(RG_BUF_IN, 0, 1000003), 7, i).off % 64, 0);
+}
+
+Test(schedule, pieces__huge_span__stays_bounded) {
+    cr_assert_eq(rg_sched_pieces(0, 10, 4), 1);
+    cr_assert_eq(rg_sched_pieces(11, 10, 4), 2);
+    cr_assert_eq(rg_sched_pieces(UINT64_MAX, 1, 4), RG_PIECES_MAX);
+    cr_assert_eq(rg_sched_pieces(UINT64_MAX, 1, 1u << 20), 1);
+}
+
+static void two_then_bad_dep(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    (void)d;
+    uint32_t later = 7;
+    rg_sched_copy(s, rg_span(RG_BUF_TMP, 0, 4), rg_span(RG_BUF_IN, 0, 4), 0, NULL, 0);
+    cr_assert_eq(rg_sched_copy(s, rg_span(RG_BUF_TMP, 4, 4), rg_span(RG_BUF_IN, 4, 4), 0, &later, 1), RG_NO_STEP);
+    cr_assert_eq(rg_sched_copy(s, rg_span(RG_BUF_TMP, 4, 4), rg_span(RG_BUF_IN, 4, 4), 0, NULL, 0), RG_NO_STEP);
+}
+
+static void outside(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    rg_sched_copy(s, rg_span(RG_BUF_OUT, 1, d->count), rg_span(RG_BUF_IN, 0, d->count), 0, NULL, 0);
+}
+
+static void to_itself(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    rg_sched_send(s, d->rank, rg_span(RG_BUF_IN, 0, 1), NULL, 0);
+}
+
+Test(schedule, build__bad_steps__first_error_sticks_and_nothing_is_returned) {
+    void (*const bad[])(rg_schedule_t *, const rg_coll_desc_t *) = { two_then_bad_dep, outside, to_itself };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 2, 0, 8);
+        rg_schedule_t *s = NULL;
+        recipe = bad[i];
+        cr_assert_eq(rg_sched_build(&made_by_hand, &d, &s), RG_ERR_INVALID);
+        cr_assert_null(s);
+    }
+    rg_sched_free(NULL);
+}
+
+Test(schedule, build__bad_description__invalid) {
+    const rg_algorithm_t *ring = find(RG_KIND_ALL_REDUCE, "ring");
+    rg_coll_desc_t bad[4];
+    for (int i = 0; i < 4; i++) bad[i] = desc(RG_KIND_ALL_REDUCE, 4, 0, 8);
+    bad[0].kind = RG_KIND_BARRIER;
+    bad[1].size = 0;
+    bad[2].rank = 4;
+    bad[3].chunk = 0;
+    for (int i = 0; i < 4; i++) {
+        rg_schedule_t *s = NULL;
+        cr_assert_eq(rg_sched_build(ring, &bad[i], &s), RG_ERR_INVALID, "case %d", i);
+        cr_assert_null(s);
+    }
+}
+
+Test(schedule, build__alone__one_final_copy) {
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
+        rg_coll_desc_t d = desc((*a)->kind, 1, 0, 100);
+        d.rule_l = 1;
+        rg_schedule_t *s = built((*a)->kind, (*a)->name, &d);
+        cr_assert_eq(s->n_steps, (*a)->kind == RG_KIND_BARRIER ? 0 : 1);
+        if (s->n_steps) cr_assert_eq(s->steps[0].flags, (*a)->kind == RG_KIND_ALL_REDUCE ? RG_STEP_FINAL : 0);
+        rg_sched_free(s);
+    }
+}
+
+Test(schedule, build__a_thousand_ranks__takes_little_time_and_room) {
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
+        rg_coll_desc_t d = desc((*a)->kind, 1024, 513, 3u << 20);
+        d.rule_l = 1;
+        if ((*a)->applies != NULL && !(*a)->applies(&d)) continue;
+        struct timespec t0, t1;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t0);
+        rg_schedule_t *s = built((*a)->kind, (*a)->name, &d);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t1);
+        cr_expect_lt((double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) * 1e-9, 0.5, "%s", (*a)->name);
+        cr_expect_lt(s->n_steps, 150000u, "%s", (*a)->name);
+        rg_sched_free(s);
+    }
+}
+
+Test(schedule, seal__up_to_eight_ranks__one_round) {
+    for (uint32_t n = 2; n <= 8; n++) {
+        rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, n, n - 1, 1000);
+        d.rule_l = 1;
+        rg_schedule_t *s = built(RG_KIND_ALL_REDUCE, "ring", &d);
+        uint32_t sends = 0, recvs = 0;
+        for (uint32_t i = s->phase1_steps; i < s->n_steps; i++) {
+            cr_assert(s->steps[i].flags & RG_STEP_PHASE2);
+            sends += s->steps[i].kind == RG_STEP_SEND;
+            recvs += s->steps[i].kind == RG_STEP_RECV;
+        }
+        cr_assert_eq(sends, n - 1);
+        cr_assert_eq(recvs, n - 1);
+        cr_assert(s->flags & RG_SCHED_ZERO_COPY);
+        rg_sched_free(s);
+    }
+}
+
+Test(schedule, seal__without_rule_l__no_barrier_and_no_zero_copy) {
+    rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 4, 1, 1000);
+    rg_schedule_t *s = built(RG_KIND_ALL_REDUCE, "ring", &d);
+    cr_assert_eq(s->phase1_steps, s->n_steps);
+    cr_assert_not(s->flags & RG_SCHED_ZERO_COPY);
+    rg_sched_free(s);
+}
+
+Test(schedule, disseminate__many_ranks__few_messages) {
+    rg_coll_desc_t d = desc(RG_KIND_BARRIER, 1000, 17, 0);
+    rg_schedule_t *s = built(RG_KIND_BARRIER, "dissemination", &d);
+    uint32_t sends = 0;
+    for (uint32_t i = 0; i < s->n_steps; i++) sends += s->steps[i].kind == RG_STEP_SEND;
+    cr_assert_leq(sends, 4 * 7);
+    rg_sched_free(s);
+}
+
+Test(schedule, print__two_ranks__known_text) {
+    static const char want[] = "all_reduce rank 1 of 2, count 10, tmp 10, steps 3+2\n"
+                               "    0 copy tmp[0+10] = in[0+10]\n"
+                               "    1 send tmp[0+10] to 0#0 <- 0\n"
+                               "    2 recv_reduce out[0+10] = in[0+10] op 0#0 acc swap final <- 0\n"
+                               "    3 send in[0+0] to 0#1 done <- 1,2\n"
+                               "    4 recv out[0+0] = 0#1 done\n";
+    rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 2, 1, 10);
+    d.rule_l = 1;
+    rg_schedule_t *s = built(RG_KIND_ALL_REDUCE, "direct", &d);
+    char text[1024], cut[20];
+    cr_assert_eq(rg_sched_print(s, text, sizeof text), sizeof want - 1);
+    cr_assert_str_eq(text, want);
+    cr_assert_eq(rg_sched_print(s, cut, sizeof cut), sizeof want - 1);
+    cr_assert_eq(strlen(cut), sizeof cut - 1);
+    cr_assert_eq(rg_sched_print(s, NULL, 0), sizeof want - 1);
+    rg_sched_free(s);
+}
+
+/* Both ranks fold and write; what is wrong is said in the name. */
+static void exchange(rg_schedule_t *s, const rg_coll_desc_t *d, int wait, uint32_t flags) {
+    rg_span_t in = rg_span(RG_BUF_IN, 0, 8), out = rg_span(RG_BUF_OUT, 0, 8), tmp = rg_span(RG_BUF_TMP, 0, 8);
+    uint32_t copied = rg_sched_copy(s, tmp, in, 0, NULL, 0);
+    rg_sched_send(s, 1 - d->rank, tmp, &copied, 1);
+    rg_sched_recv_reduce(s, 1 - d->rank, out, in, flags, &copied, wait ? 1 : 0);
+}
+
+static void right(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    exchange(s, d, 1, RG_STEP_WIRE_ACC | RG_STEP_FINAL | (d->rank == 1 ? RG_STEP_SWAP : 0));
+}
+
+static void unordered_in_place(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    exchange(s, d, 0, RG_STEP_WIRE_ACC | RG_STEP_FINAL | (d->rank == 1 ? RG_STEP_SWAP : 0));
+}
+
+static void other_order(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    exchange(s, d, 1, RG_STEP_WIRE_ACC | RG_STEP_FINAL);
+}
+
+static void takes_partial_for_raw(rg_schedule_t *s, const rg_coll_desc_t *d) { exchange(s, d, 1, RG_STEP_FINAL); }
+
+static void sends_from_in(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    uint32_t sent = rg_sched_send(s, 1 - d->rank, rg_span(RG_BUF_IN, 0, 8), NULL, 0);
+    rg_sched_recv_reduce(s, 1 - d->rank, rg_span(RG_BUF_OUT, 0, 8), rg_span(RG_BUF_IN, 0, 8),
+                         RG_STEP_FINAL | (d->rank == 1 ? RG_STEP_SWAP : 0), &sent, 1);
+}
+
+static void one_gives_the_other(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    rg_span_t in = rg_span(RG_BUF_IN, 0, 8), out = rg_span(RG_BUF_OUT, 0, 8);
+    if (d->rank == 0) {
+        uint32_t made = rg_sched_recv_reduce(s, 1, out, in, RG_STEP_FINAL, NULL, 0);
+        rg_sched_send(s, 1, out, &made, 1);
+    } else {
+        uint32_t sent = rg_sched_send(s, 0, in, NULL, 0);
+        rg_sched_recv(s, 0, out, 0, &sent, 1);
+    }
+}
+
+/* Adds something that nobody has made. */
+static void adds_garbage(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    exchange(s, d, 1, RG_STEP_WIRE_ACC | RG_STEP_FINAL | (d->rank == 1 ? RG_STEP_SWAP : 0));
+    rg_span_t tmp = rg_span(RG_BUF_TMP, 0, 8);
+    uint32_t sent = 1;
+    rg_sched_reduce(s, tmp, tmp, rg_span(RG_BUF_TMP, 8, 8), 0, &sent, 1);
+}
+
+Test(schedule, verify__made_by_hand__says_what_is_wrong) {
+    static const struct {
+        void (*recipe)(rg_schedule_t *, const rg_coll_desc_t *);
+        uint32_t flags;
+        const char *text; /* NULL: right */
+    } cases[] = {
+        { right, 0, NULL },
+        { one_gives_the_other, RG_SCHED_ZERO_COPY, NULL },
+        { right, RG_SCHED_ZERO_COPY, NULL },
+        { unordered_in_place, 0,
+          "race: nothing orders it after step 0 (copy), which reads the same bytes of IN or OUT" },
+        { other_order, 0, "ranks 0 and 1 combine OUT[0] in different orders" },
+        { takes_partial_for_raw, 0, "unmatched message: rank 0 sends partial elements" },
+        { sends_from_in, 0, "deadlock: waits for ever for rank 1 step 1" },
+        { adds_garbage, 0, "read of garbage: nothing has been written to TMP[8] yet" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        rg_status_t status = verdict(cases[i].recipe, 2, cases[i].flags, text, sizeof text);
+        if (cases[i].text == NULL) cr_expect_eq(status, RG_OK, "case %zu: %s", i, text);
+        else cr_expect(status == RG_ERR_INVALID && strstr(text, cases[i].text) != NULL, "case %zu: %s", i, text);
+    }
+}
+
+static void reuses_tmp(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    rg_span_t tmp = rg_span(RG_BUF_TMP, 0, 4);
+    uint32_t last = RG_NO_STEP, in_read;
+    for (uint64_t at = 0; at < 8; at += 4) {
+        in_read = rg_sched_copy(s, tmp, rg_span(RG_BUF_IN, at, 4), 0, &last, 1);
+        last = rg_sched_send(s, 1 - d->rank, tmp, &in_read, 1);
+        rg_sched_recv_reduce(s, 1 - d->rank, rg_span(RG_BUF_OUT, at, 4), rg_span(RG_BUF_IN, at, 4),
+                             RG_STEP_WIRE_ACC | RG_STEP_FINAL | (d->rank == 1 ? RG_STEP_SWAP : 0), &in_read, 1);
+    }
+}
+
+Test(schedule, verify__tmp_used_again_after_a_send__right_only_without_zero_copy) {
+    char text[512];
+    cr_expect_eq(verdict(reuses_tmp, 2, 0, text, sizeof text), RG_OK, "%s", text);
+    cr_expect_eq(verdict(reuses_tmp, 2, RG_SCHED_ZERO_COPY, text, sizeof text), RG_ERR_INVALID);
+    cr_expect(strstr(text, "may not have consumed what step 1 sent") != NULL, "%s", text);
+}
+
+Test(schedule, verify__thirteen_hundred_million_elements__no_slower) {
+    rg_schedule_t *s[3];
+    char text[512];
+    for (uint32_t r = 0; r < 3; r++) {
+        rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 3, r, 1300000001);
+        d.chunk = 1 << 24;
+        s[r] = built(RG_KIND_ALL_REDUCE, "direct2", &d);
+    }
+    cr_assert_eq(rg_sched_verify(s, 3, text, sizeof text), RG_OK, "%s", text);
+    for (uint32_t r = 0; r < 3; r++) rg_sched_free(s[r]);
+}

@@ -1,0 +1,115 @@
+/* test_select.c: the choice of an algorithm: by cost, by the caller's list, and the texts for lists that are wrong. */
+#include "sched/sched.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+static rg_coll_desc_t desc(rg_kind_t kind, uint32_t size, uint64_t bytes) {
+    return (rg_coll_desc_t){ .kind = kind, .size = size, .count = bytes / 4, .elem_size = 4, .acc_size = 4 };
+}
+
+static const char *chosen(rg_kind_t kind, uint32_t size, uint64_t bytes, uint32_t cores, int one_host,
+                          const char *forced, uint32_t rank_order) {
+    static char text[1024];
+    rg_cost_model_t m;
+    rg_coll_desc_t d = desc(kind, size, bytes);
+    d.rank_order = rank_order;
+    rg_cost_model(&m, size, cores, one_host);
+    const rg_algorithm_t *a = rg_sched_select(&d, &m, forced, 0, text, sizeof text);
+    if (a == NULL) return text;
+    cr_assert_gt(d.chunk, 0);
+    cr_assert_eq(text[0], 0);
+    return a->name;
+}
+
+Test(select, cost__two_members_small__one_shot) {
+    cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 2, 4, 2, 1, NULL, 0), "direct");
+    cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 2, 4096, 2, 1, NULL, 0), "direct");
+    cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 4, 4096, 2, 1, NULL, 0), "direct");
+}
+
+Test(select, cost__few_members_large__least_bytes) {
+    for (uint64_t bytes = 1 << 20; bytes <= 256 << 20; bytes <<= 2)
+        for (uint32_t n = 2; n <= 4; n++) {
+            const char *name = chosen(RG_KIND_ALL_REDUCE, n, bytes, 2, 1, NULL, 0);
+            cr_expect(strcmp(name, "direct2") == 0 || strcmp(name, "ring") == 0 || (strcmp(name, "rhd") == 0 && n != 3),
+                      "%u %s", n, name);
+        }
+}
+
+Test(select, cost__many_hosts_small__few_messages) {
+    const char *name = chosen(RG_KIND_ALL_REDUCE, 512, 256, 8, 0, NULL, 0);
+    cr_expect(strcmp(name, "tree") == 0 || strcmp(name, "rhd") == 0, "%s", name);
+    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 512, 256, 8, 0, NULL, 0), "tree");
+}
+
+Test(select, cost__chain_for_large_broadcast_between_hosts) {
+    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 8, 256 << 20, 8, 0, NULL, 0), "ring");
+}
+
+Test(select, cost__rank_order__only_algorithms_that_keep_it) {
+    for (uint32_t n = 3; n < 70; n += 11)
+        for (uint64_t bytes = 4; bytes <= 64 << 20; bytes *= 16) {
+            const char *name = chosen(RG_KIND_ALL_REDUCE, n, bytes, 4, 1, NULL, 1);
+            cr_expect(strncmp(name, "direct", 6) == 0, "%s", name);
+        }
+}
+
+Test(select, chunk__given__used_as_it_is) {
+    rg_cost_model_t m;
+    char text[256];
+    rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 2, 1 << 20);
+    rg_cost_model(&m, 2, 2, 1);
+    cr_assert_not_null(rg_sched_select(&d, &m, NULL, 4096, text, sizeof text));
+    cr_expect_eq(d.chunk, 1024);
+    cr_assert_not_null(rg_sched_select(&d, &m, NULL, 1, text, sizeof text));
+    cr_expect_eq(d.chunk, 1, "never 0");
+}
+
+Test(select, forced__right_list__obeyed) {
+    cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 4, 4, 2, 1, "ring", 0), "ring");
+    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 4, 4, 2, 1, "ring", 0), "ring");
+    cr_expect_str_eq(chosen(RG_KIND_BARRIER, 4, 0, 2, 1, "ring", 0), "dissemination");
+    cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 4, 4, 2, 1, " all_reduce=rhd , broadcast=direct", 0), "rhd");
+    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 4, 1 << 20, 2, 1, "all_reduce=rhd,broadcast=direct", 0), "direct");
+    cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 2, 4, 2, 1, "", 0), "direct");
+}
+
+Test(select, forced__wrong_list__null_and_text_with_what_there_is) {
+    static const struct {
+        const char *list, *part1, *part2;
+    } cases[] = {
+        { "circle", "there is no 'circle'",
+          "all_reduce: direct, direct2, rhd, ring, tree; broadcast: direct, ring, tree; barrier: dissemination" },
+        { "all_reduce=circle", "all_reduce has no 'circle'", "it has direct, direct2, rhd, ring, tree" },
+        { "broadcast=rhd", "broadcast has no 'rhd'", "it has direct, ring, tree" },
+        { "allreduce=ring", "'allreduce' is no operation", "all_reduce=NAME, broadcast=NAME, barrier=NAME" },
+        { "ring,barrier=", "barrier has no ''", "dissemination" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *text = chosen(RG_KIND_ALL_REDUCE, 4, 64, 2, 1, cases[i].list, 0);
+        cr_expect(strstr(text, cases[i].part1) != NULL && strstr(text, cases[i].part2) != NULL, "%s: %s", cases[i].list,
+                  text);
+    }
+}
+
+Test(select, forced__does_not_apply__null_and_text) {
+    const char *text = chosen(RG_KIND_ALL_REDUCE, 4, 1ull << 32, 2, 1, "direct", 0);
+    cr_expect(
+        strstr(text, "all_reduce=direct was asked for, but it cannot do 1073741824 elements of 4 bytes on 4 members") !=
+            NULL,
+        "%s", text);
+    text = chosen(RG_KIND_ALL_REDUCE, 4, 64, 2, 1, "ring", 1);
+    cr_expect(strstr(text, "in rank order") != NULL, "%s", text);
+}
+
+Test(select, text__too_small__cut_and_terminated) {
+    rg_cost_model_t m;
+    char text[16];
+    rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 4, 64);
+    rg_cost_model(&m, 4, 2, 1);
+    memset(text, 'x', sizeof text);
+    cr_expect_null(rg_sched_select(&d, &m, "circle", 0, text, sizeof text));
+    cr_expect_eq(strlen(text), sizeof text - 1);
+    cr_expect_null(rg_sched_select(&d, &m, "circle", 0, NULL, 0));
+}
