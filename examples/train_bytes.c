@@ -50,11 +50,12 @@ typedef struct model {
 } model_t;
 
 /* What a membership change cost, for the table at the end: `fault_ms` inside operations, `boundary_ms` waiting where
- * newcomers enter, `state_ms` bringing the newcomers up to date. */
+ * newcomers enter, `state_ms` bringing the newcomers up to date; training stood still for their sum. `recovery_ms` is
+ * how long the group took from freeze to the next view, which costs nothing while the members compute. */
 typedef struct change {
     uint64_t step;
     uint32_t lost, joined, world;
-    double fault_ms, boundary_ms, state_ms;
+    double fault_ms, boundary_ms, state_ms, recovery_ms;
 } change_t;
 
 typedef struct history {
@@ -307,17 +308,28 @@ static rg_status_t complain(rg_group_t *group, const char *what, rg_status_t sta
 }
 
 /* Enters a change into the table; the oldest makes room. */
-static void history_add(history_t *h, uint64_t step, const rg_change_t *at, double state_ms) {
+static const change_t *history_add(history_t *h, rg_group_t *group, uint64_t step, const rg_change_t *at,
+                                   double state_ms) {
+    rg_info_t info = RG_INFO_INIT;
+    int known = at->lost > 0 && rg_group_info(group, &info) == RG_OK;
     if (h->count == MAX_CHANGES) memmove(h->list, h->list + 1, --h->count * sizeof(change_t));
-    h->list[h->count++] =
-        (change_t){ step, at->lost, at->joined, at->world_size, h->fault_ms, (double)at->stalled_ns * 1e-6, state_ms };
+    change_t *c = &h->list[h->count++];
+    *c = (change_t){
+        .step = step, .lost = at->lost, .joined = at->joined, .world = at->world_size, .state_ms = state_ms
+    };
+    c->fault_ms = h->fault_ms;
+    c->boundary_ms = (double)at->stalled_ns * 1e-6;
+    c->recovery_ms = known ? (double)info.last_change_ns * 1e-6 : 0;
     h->fault_ms = 0;
+    return c;
 }
 
 static void print_change(const char *what, const change_t *c) {
-    printf("%s: step=%llu lost=%u joined=%u world=%u stalled_ms=%.2f (fault %.2f, boundary %.2f, state %.2f)\n", what,
+    printf("%s: step=%llu lost=%u joined=%u world=%u stalled_ms=%.2f (fault %.2f, boundary %.2f, state %.2f)", what,
            (unsigned long long)c->step, c->lost, c->joined, c->world, c->fault_ms + c->boundary_ms + c->state_ms,
            c->fault_ms, c->boundary_ms, c->state_ms);
+    if (c->lost) printf(" recovery_ms=%.2f", c->recovery_ms);
+    printf("\n");
 }
 
 /* Brings rank 0's step, parameters and optimiser to everybody. */
@@ -328,8 +340,9 @@ static rg_status_t share_state(model_t *m, rg_group_t *group, double *took_ms) {
     return status;
 }
 
-/* The place where members enter; `share` when some already did and still lack the state. Whoever dies while the state is on its way to the newcomers is dealt with here: when
- * it was rank 0, all members are told so alike, and at the next boundary another one is rank 0. */
+/* The place where members enter; `share` when some already did and still lack the state. Whoever dies while the state
+ * is on its way to the newcomers is dealt with here: when it was rank 0, all members are told so alike, and at the next
+ * boundary another one is rank 0. */
 static rg_status_t boundary(model_t *m, rg_group_t *group, history_t *history, rg_change_t *at, int share) {
     double state_ms = 0;
     for (;;) {
@@ -340,8 +353,8 @@ static rg_status_t boundary(model_t *m, rg_group_t *group, history_t *history, r
         if (share) status = share_state(m, group, &state_ms);
         if (status != RG_OK && status != RG_ERR_ROOT_LOST) return complain(group, "broadcast of the state", status);
         if (at->changed) {
-            history_add(history, *m->shared.step, at, state_ms);
-            if (at->rank == 0) print_change("change", &history->list[history->count - 1]);
+            const change_t *c = history_add(history, group, *m->shared.step, at, state_ms);
+            if (at->rank == 0) print_change("change", c);
         }
         if (status == RG_OK) return RG_OK;
     }
