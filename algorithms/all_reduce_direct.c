@@ -25,8 +25,8 @@ static rg_span_t tmp_of(const shot_t *x, uint32_t rank, uint32_t p, uint64_t len
     return rg_span(RG_BUF_TMP, ((uint64_t)(p % WINDOW) * x->n + rank) * x->piece_max, len);
 }
 
-/* Two ranks fold what arrives with IN on its way. What is sent is a copy: sent from IN, in place, neither could begin to
- * receive before the other has received. */
+/* Two ranks fold what arrives with IN on its way. What is sent is a copy: sent from IN, in place, neither could begin
+ * to receive before the other has received. */
 static void pair(shot_t *x, uint32_t p) {
     uint32_t w = p % WINDOW, peer = 1 - x->r;
     rg_span_t in = piece_of(x, RG_BUF_IN, p), own = tmp_of(x, 0, p, in.len);

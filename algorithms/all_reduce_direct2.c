@@ -98,14 +98,14 @@ static void spread(shots_t *x, uint32_t p) {
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, bytes = (double)d->count * d->elem_size, each = (double)d->chunk * d->elem_size * n;
     double pieces = bytes > each ? bytes / each : 1;
-    /* n-1 streams that end at one port at once get in each other's way; the ring's do not. */
-    double crowd = 1 + 0.01 * (n - 2);
+    /* Many streams that end at one port at once get in each other's way; the ring's do not. */
+    double crowd = n > 8 ? 1 + 0.01 * (n - 8) : 1;
     return rg_cost(m, 2, 2 * (n - 1) * pieces, 2 * (n - 1) / n * bytes * crowd, (n - 1) / n * bytes);
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) {
     uint64_t slice = d->count / d->size * d->elem_size, bytes = slice / 8;
-    bytes = bytes < 32768 ? 32768 : bytes > 262144 ? 262144 : bytes;
+    bytes = bytes < 65536 ? 65536 : bytes > 262144 ? 262144 : bytes;
     return bytes / d->elem_size;
 }
 

@@ -1,7 +1,7 @@
-/* all_reduce_rhd.c: recursive halving, then doubling (Rabenseifner). The number of hops is logarithmic and the bytes are
- * near the least: for middle sizes on many ranks. When the number of ranks is no power of two, the first ranks pair
- * up: the even one of a pair gives all it has to the odd one and gets the result at the end.
- * The data is cut into blocks of 2*chunk that go through the stages in a pipeline of WINDOW; TMP holds WINDOW blocks. */
+/* all_reduce_rhd.c: recursive halving, then doubling (Rabenseifner). The number of hops is logarithmic and the bytes
+ * are near the least: for middle sizes on many ranks. When the number of ranks is no power of two, the first ranks
+ * pair up: the even one of a pair gives all it has to the odd one and gets the result at the end. The data is cut into
+ * blocks of 2*chunk that go through the stages in a pipeline of WINDOW; TMP holds WINDOW blocks. */
 #include "regroup_algorithm.h"
 
 #define WINDOW 4u
@@ -66,7 +66,8 @@ static void pair_up(rhd_t *x, uint32_t b) {
     }
 }
 
-/* Stage j: of 2*half parts keep the half that this rank's number lies in, give the other to the rank that keeps that. */
+/* Stage j: of 2*half parts keep the half that this rank's number lies in, give the other to the rank that keeps
+ * that. */
 static void halve(rhd_t *x, uint32_t b, uint32_t j) {
     if (x->v == UINT32_MAX) return;
     ids_t *w = &x->ids[b % WINDOW];
@@ -142,8 +143,8 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) {
-    uint64_t bytes = d->count * d->elem_size / 16;
-    bytes = bytes < 32768 ? 32768 : bytes > 262144 ? 262144 : bytes;
+    uint64_t bytes = d->count * d->elem_size / 32;
+    bytes = bytes < 65536 ? 65536 : bytes > 262144 ? 262144 : bytes;
     return bytes / d->elem_size;
 }
 
@@ -153,7 +154,7 @@ static rg_status_t build(rg_schedule_t *s, const rg_coll_desc_t *d) {
     x.cores = 1u << x.stages;
     x.pairs = d->size - x.cores;
     x.v = x.r >= 2 * x.pairs ? x.r - x.pairs : x.r % 2 == 1 ? x.r / 2 : UINT32_MAX;
-    /* More than two chunks to a block when otherwise even the first message would be smaller than a chunk: never. */
+    /* The first message of a block, the largest, is one chunk. */
     x.blocks =
         rg_sched_pieces(d->count, d->chunk > UINT64_MAX / 2 ? d->chunk : 2 * d->chunk, 4 * (uint64_t)x.stages + 4);
     x.block_max = block_of(&x, RG_BUF_IN, 0).len;

@@ -1,12 +1,12 @@
-/* all_reduce_tree.c: up a binary tree and down again, in pieces. Few hops and at most three neighbours for any number of
- * ranks, twice the bytes through the inner ones: for many ranks and small to middle data.
- * TMP holds WINDOW pieces at inner ranks. */
+/* all_reduce_tree.c: up a binary tree and down again, in pieces. Few hops and at most three neighbours for any number
+ * of ranks, twice the bytes through the inner ones: for many ranks and small to middle data. TMP holds WINDOW pieces
+ * at inner ranks. */
 #include "regroup_algorithm.h"
 
 #define WINDOW 4u
 
-/* Step indexes of the piece that last used a place in the window. `read`: the first reader of IN; `up`: the send to the
- * parent; `done`: the arrival of the final value, or at the root its making. */
+/* Step indexes of the piece that last used a place in the window. `read`: the first reader of IN; `up`: the send to
+ * the parent; `done`: the arrival of the final value, or at the root its making. */
 typedef struct ids {
     uint32_t read, up, done;
 } ids_t;

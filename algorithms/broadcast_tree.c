@@ -1,5 +1,5 @@
-/* broadcast_tree.c: down a binomial tree. A logarithmic number of hops: for small data on many ranks. Larger data goes in
- * pieces, so that a rank passes one on while the next arrives. No TMP. Nothing that was sent is ever written again. */
+/* broadcast_tree.c: down a binomial tree. A logarithmic number of hops: for small data on many ranks. Larger data goes
+ * in pieces, so that a rank passes one on while the next arrives. No TMP, and nothing that was sent is written again. */
 #include "regroup_algorithm.h"
 
 /* Receives posted ahead. */
@@ -9,7 +9,8 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double bytes = (double)d->count * d->elem_size, pieces = (double)d->count / (double)d->chunk, depth = 0;
     for (uint32_t i = 1; i < d->size; i *= 2) depth++;
     if (pieces < 1) pieces = 1;
-    /* The root sends all of it `depth` times; where ranks share cores the sum over all ranks counts, which is once each. */
+    /* The root sends all of it `depth` times; where ranks share cores the sum over all ranks counts, which is once
+     * each. */
     double share = m->sharing > 1 ? 1 : depth;
     return rg_cost(m, depth, share * pieces, share * bytes, 0);
 }

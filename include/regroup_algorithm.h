@@ -10,7 +10,8 @@
  *      computes it with the same operations in the same order.
  *  A4  No races: two steps that touch the same bytes, one of them writing, are ordered by dependencies, also when
  *      IN and OUT are the same memory.
- *  A5  No deadlock, no unmatched message, nothing out of bounds.
+ *  A5  No deadlock, no unmatched message, nothing out of bounds: not even if a send ended only with its receive, and
+ *      the messages from one rank to another went strictly one after the other.
  *  A6  With RG_SCHED_ZERO_COPY set, no rank writes over bytes that it has sent before their receiver has consumed
  *      them (by the order of messages, not by chance).
  *  A7  After the steps of phase 1, seal() adds the DONE barrier of rule L (phase 2): no rank ends phase 2 before
@@ -24,7 +25,12 @@
 extern "C" {
 #endif
 
-typedef enum rg_kind { RG_KIND_ALL_REDUCE = 0, RG_KIND_BROADCAST = 1, RG_KIND_BARRIER = 2, RG_KIND_COUNT = 3 } rg_kind_t;
+typedef enum rg_kind {
+    RG_KIND_ALL_REDUCE = 0,
+    RG_KIND_BROADCAST = 1,
+    RG_KIND_BARRIER = 2,
+    RG_KIND_COUNT = 3
+} rg_kind_t;
 
 /* What is to be done. `rank` and `size` are those of the participants of this operation. */
 typedef struct rg_coll_desc {
@@ -88,10 +94,14 @@ typedef struct rg_schedule {
 #define RG_NO_STEP UINT32_MAX
 #define RG_MAX_DEPS 65535
 uint32_t rg_sched_send(rg_schedule_t *s, uint32_t peer, rg_span_t a, const uint32_t *deps, uint32_t n_deps);
-uint32_t rg_sched_recv(rg_schedule_t *s, uint32_t peer, rg_span_t dst, uint32_t flags, const uint32_t *deps, uint32_t n_deps);
-uint32_t rg_sched_recv_reduce(rg_schedule_t *s, uint32_t peer, rg_span_t dst, rg_span_t a, uint32_t flags, const uint32_t *deps, uint32_t n_deps);
-uint32_t rg_sched_reduce(rg_schedule_t *s, rg_span_t dst, rg_span_t a, rg_span_t b, uint32_t flags, const uint32_t *deps, uint32_t n_deps);
-uint32_t rg_sched_copy(rg_schedule_t *s, rg_span_t dst, rg_span_t a, uint32_t flags, const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_recv(rg_schedule_t *s, uint32_t peer, rg_span_t dst, uint32_t flags,
+                       const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_recv_reduce(rg_schedule_t *s, uint32_t peer, rg_span_t dst, rg_span_t a, uint32_t flags,
+                       const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_reduce(rg_schedule_t *s, rg_span_t dst, rg_span_t a, rg_span_t b, uint32_t flags,
+                       const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_copy(rg_schedule_t *s, rg_span_t dst, rg_span_t a, uint32_t flags,
+                       const uint32_t *deps, uint32_t n_deps);
 rg_span_t rg_span(rg_buf_t buf, uint64_t off, uint64_t len);
 
 /* Part `index` of `parts` nearly equal parts of a span, in order; the same on every rank. Long parts start at

@@ -1,8 +1,7 @@
-/* verify.c: proves every algorithm for every number of ranks up to 33, odd counts, every root, with and without the DONE
- * barrier, in place and not; then plants faults in correct schedules and demands that the verifier finds them. A dropped
- * dependency may be redundant: whether it was needed is judged here by a naive search that shares no code with the
- * verifier. Argument: the largest number of ranks (33; 9 under a
- * sanitizer). Exit status 0 or 1. */
+/* verify.c: proves every algorithm for every number of ranks up to 33, odd counts, every root, with and without the
+ * DONE barrier, in place and not; then plants faults in correct schedules and demands that the verifier finds them. A
+ * dropped dependency may be redundant: whether it was needed is judged here by a naive search that shares no code with
+ * the verifier. Argument: the largest number of ranks (33; 9 under a sanitizer). Exit status 0 or 1. */
 #include "sched/sched.h"
 
 #include <inttypes.h>
@@ -58,7 +57,8 @@ static void complain(const rg_algorithm_t *alg, const rg_coll_desc_t *d, const c
             kinds[alg->kind], alg->name, d->size, d->root, d->count, d->chunk, d->rule_l, d->rank_order, what);
 }
 
-/* ---- Proofs ------------------------------------------------------------------------------------------------------ */
+/* ---- Proofs
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* TMP must stay about as large as the data, for all but the one-shot exchange, which says so. */
 static void check_tmp(const rg_algorithm_t *alg, const set_t *x, const rg_coll_desc_t *d) {
@@ -130,7 +130,8 @@ static uint32_t prove_all(const rg_algorithm_t *alg, uint32_t most) {
     return done;
 }
 
-/* ---- Planted faults ---------------------------------------------------------------------------------------------- */
+/* ---- Planted faults
+ * ---------------------------------------------------------------------------------------------- */
 
 static rg_schedule_t *clone(const rg_schedule_t *s) {
     rg_schedule_t *c = malloc(sizeof *c);

@@ -22,8 +22,8 @@
 #define BETA_NET 0.1e-9
 /* A byte reduced while it is in cache. */
 #define GAMMA 0.03e-9
-/* The part of alpha that is work of the sender and receiver, and so adds up over the messages that a rank handles, also
- * when they travel at the same time. */
+/* The part of alpha that is work of the sender and receiver, and so adds up over the messages that a rank handles,
+ * also when they travel at the same time. */
 #define WORK_OF_ALPHA 0.4
 
 /* What a piece is when an algorithm has no preference. */
@@ -138,7 +138,8 @@ static int parse(const char *list, rg_kind_t kind, const rg_algorithm_t **found,
     return 1;
 }
 
-/* ---- Choice ------------------------------------------------------------------------------------------------------ */
+/* ---- Choice
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void set_chunk(rg_coll_desc_t *d, const rg_algorithm_t *a, uint32_t chunk_bytes) {
     uint64_t elem = d->elem_size == 0 ? 1 : d->elem_size;

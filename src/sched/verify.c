@@ -464,8 +464,8 @@ static int follows_all(const rg_schedule_t *s, const before_t *b, uint32_t i) {
     return seen == s->phase1_steps;
 }
 
-/* know: by step, the ranks of which it is certain there that they have done their part, which is phase 1, or for a barrier,
- * to have come. On entry each step knows of its own rank or not. At the end each rank must know of all. */
+/* know: by step, the ranks of which it is certain there that they have done their part, which is phase 1, or for a
+ * barrier, to have come. On entry each step knows of its own rank or not. At the end each rank must know of all. */
 static int check_known(rg_proof_t *p, uint64_t *know, int phase2) {
     size_t words = ((size_t)p->n + 63) / 64;
     uint64_t *all = calloc(words * p->n, sizeof *all);
@@ -495,7 +495,8 @@ static int check_known(rg_proof_t *p, uint64_t *know, int phase2) {
     return ok;
 }
 
-/* ---- All of it --------------------------------------------------------------------------------------------------- */
+/* ---- All of it
+ * --------------------------------------------------------------------------------------------------- */
 
 static int check_barriers(rg_proof_t *p, uint64_t *know) {
     size_t words = ((size_t)p->n + 63) / 64;
@@ -516,8 +517,8 @@ static int check_ranks(rg_proof_t *p, queries_t *q) {
         const rg_schedule_t *s = p->s[r];
         before_t b = { NULL, 0 };
         ok = find_before(p, r, &b);
-        /* The second pass merges IN and OUT, and so finds all that the first would and more; but for a copy from IN to OUT
-         * in one place, which is something only out of place. */
+        /* The second pass merges IN and OUT, and so finds all that the first would and more; but for a copy from IN to
+         * OUT in one place, which is something only out of place. */
         for (p->in_place = 0; ok && p->in_place < 2; p->in_place++) ok = check_races(p, r, &b, q);
         p->in_place = 0;
         for (uint32_t i = s->phase1_steps; ok && i < s->n_steps; i++)

@@ -1,8 +1,8 @@
 /* verify_values.c: the part of the verifier that follows values. Steps run on symbols: the value of an element is an
  * expression over "what rank r put in", kept for whole ranges of elements at once, so that counts of millions cost no
- * more than small ones. Equal expressions are one node, so equal bits on all ranks (A3) is equality of numbers; nodes know which ranks
- * are in them, so a rank missing or twice is seen at once.
- * Relies on p->order, and on check_races() for the claim that every other order gives the same. */
+ * more than small ones. Equal expressions are one node, so equal bits on all ranks (A3) is equality of numbers; nodes
+ * know which ranks are in them, so a rank missing or twice is seen at once. Relies on p->order, and on check_races()
+ * for the claim that every other order gives the same. */
 #include "verify.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* test_schedule.c: the builder, the seal, the printer, and single verdicts of the verifier on schedules made by hand. The
- * proofs of all algorithms are in tests/verify.c. */
+/* test_schedule.c: the builder, the seal, the printer, and single verdicts of the verifier on schedules made by hand.
+ * The proofs of all algorithms are in tests/verify.c. */
 #include "sched/sched.h"
 
 #include <criterion/criterion.h>
