@@ -3,10 +3,9 @@
  * large operations, so it relies on the builder for all of it. */
 #include "regroup_algorithm.h"
 
-#include <math.h>
-
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
-    double rounds = ceil(log((double)d->size) / log(8.0));
+    double rounds = 0;
+    for (uint64_t reach = 1; reach < d->size; reach *= 8) rounds++;
     return rg_cost(m, rounds, d->size < 8 ? d->size - 1.0 : 7 * rounds, 0, 0);
 }
 
