@@ -40,24 +40,18 @@ struct rg_tp {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the registry and every endpoint in it */
 static rg_tp_t *registry;
 
-static void wake(rg_tp_t *tp)
-{
+static void wake(rg_tp_t *tp) {
     uint64_t one = 1;
     ssize_t n = write(tp->wake, &one, sizeof one); /* fails only when it is readable anyway */
     (void)n;
 }
 
-static side_t *side_at(rg_tp_t *tp, uint32_t link)
-{
-    return link < tp->n_sides ? &tp->sides[link] : NULL;
-}
+static side_t *side_at(rg_tp_t *tp, uint32_t link) { return link < tp->n_sides ? &tp->sides[link] : NULL; }
 
 /* Sends of one direction that can be taken are taken, in order; one that must wait does not hold up the next. */
-static void flow(rg_tp_t *tp, uint32_t link)
-{
+static void flow(rg_tp_t *tp, uint32_t link) {
     side_t *s = side_at(tp, link);
-    if (!s || !s->other)
-        return;
+    if (!s || !s->other) return;
     for (out_t **at = &s->queue; *at;) {
         out_t *o = *at;
         rg_mbox_note(&s->other->box, s->other_link, tp->note);
@@ -76,8 +70,7 @@ static void flow(rg_tp_t *tp, uint32_t link)
     wake(s->other);
 }
 
-static void cancel_sends(rg_tp_t *tp, uint32_t link, uint64_t below, rg_tp_status_t st)
-{
+static void cancel_sends(rg_tp_t *tp, uint32_t link, uint64_t below, rg_tp_status_t st) {
     side_t *s = side_at(tp, link);
     for (out_t **at = s ? &s->queue : NULL; at && *at;) {
         out_t *o = *at;
@@ -92,11 +85,9 @@ static void cancel_sends(rg_tp_t *tp, uint32_t link, uint64_t below, rg_tp_statu
     }
 }
 
-static void part(rg_tp_t *tp, uint32_t link)
-{
+static void part(rg_tp_t *tp, uint32_t link) {
     side_t *s = side_at(tp, link);
-    if (!s || !s->other)
-        return;
+    if (!s || !s->other) return;
     rg_tp_t *other = s->other;
     uint32_t other_link = s->other_link;
     s->other = NULL;
@@ -107,16 +98,16 @@ static void part(rg_tp_t *tp, uint32_t link)
 }
 
 /* A link to somebody who has a link to us, one dialling and one waiting: both are up. */
-static int pair(rg_tp_t *tp, uint32_t link)
-{
+static int pair(rg_tp_t *tp, uint32_t link) {
     rg_mbox_link_t *mine = rg_mbox_link(&tp->box, link);
     for (rg_tp_t *e = registry; e; e = e->next) {
-        if (!mine || mine->state != MBOX_CONNECTING || memcmp(e->identity, mine->peer.identity, 16) != 0 || !e->nonce_known ||
-            !tp->nonce_known || memcmp(e->nonce, tp->nonce, 16) != 0)
+        if (!mine || mine->state != MBOX_CONNECTING || memcmp(e->identity, mine->peer.identity, 16) != 0 ||
+            !e->nonce_known || !tp->nonce_known || memcmp(e->nonce, tp->nonce, 16) != 0)
             continue;
         for (uint32_t i = 0; i < e->box.n_links; i++) {
             rg_mbox_link_t *l = rg_mbox_link(&e->box, i);
-            if (!l || l->state != MBOX_CONNECTING || memcmp(l->peer.identity, tp->identity, 16) != 0 || l->peer.dial == mine->peer.dial)
+            if (!l || l->state != MBOX_CONNECTING || memcmp(l->peer.identity, tp->identity, 16) != 0 ||
+                l->peer.dial == mine->peer.dial)
                 continue;
             tp->sides[link].other = e;
             tp->sides[link].other_link = i;
@@ -124,10 +115,8 @@ static int pair(rg_tp_t *tp, uint32_t link)
             e->sides[i].other_link = link;
             rg_mbox_up(&tp->box, link);
             rg_mbox_up(&e->box, i);
-            if (tp->note)
-                rg_mbox_note(&e->box, i, tp->note);
-            if (e->note)
-                rg_mbox_note(&tp->box, link, e->note);
+            if (tp->note) rg_mbox_note(&e->box, i, tp->note);
+            if (e->note) rg_mbox_note(&tp->box, link, e->note);
             flow(tp, link);
             flow(e, i);
             wake(tp);
@@ -138,8 +127,8 @@ static int pair(rg_tp_t *tp, uint32_t link)
     return 0;
 }
 
-static rg_status_t inproc_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len, rg_error_t *err)
-{
+static rg_status_t inproc_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
+                               rg_error_t *err) {
     static const uint8_t none[16];
     *out = NULL;
     rg_tp_t *tp = calloc(1, sizeof *tp);
@@ -167,18 +156,15 @@ static rg_status_t inproc_open(const rg_tp_config_t *config, rg_tp_t **out, uint
     return RG_OK;
 }
 
-static void inproc_set_nonce(rg_tp_t *tp, const uint8_t nonce[16])
-{
+static void inproc_set_nonce(rg_tp_t *tp, const uint8_t nonce[16]) {
     pthread_mutex_lock(&lock);
     memcpy(tp->nonce, nonce, 16);
     tp->nonce_known = 1;
-    for (uint32_t i = 0; i < tp->box.n_links; i++)
-        pair(tp, i);
+    for (uint32_t i = 0; i < tp->box.n_links; i++) pair(tp, i);
     pthread_mutex_unlock(&lock);
 }
 
-static rg_status_t inproc_connect(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err)
-{
+static rg_status_t inproc_connect(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err) {
     if (peer->dial && (peer->addr_len != 6 || memcmp(peer->addr, "inproc", 6) != 0))
         return rg_fail(err, RG_ERR_PROTOCOL, 0, "inproc: the peer's address is not of this transport");
     pthread_mutex_lock(&lock);
@@ -194,14 +180,12 @@ static rg_status_t inproc_connect(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t
             st = rg_fail(err, RG_ERR_NOMEM, 0, "inproc: no memory for a link");
         }
     }
-    if (st == RG_OK)
-        pair(tp, link);
+    if (st == RG_OK) pair(tp, link);
     pthread_mutex_unlock(&lock);
     return st;
 }
 
-static int inproc_send(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send)
-{
+static int inproc_send(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send) {
     int rc = RG_OK;
     pthread_mutex_lock(&lock);
     rg_mbox_link_t *l = rg_mbox_link(&tp->box, link);
@@ -209,14 +193,14 @@ static int inproc_send(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send)
     if (rg_mbox_reserve(&tp->box, 1) != 0) {
         rc = RG_ERR_NOMEM;
     } else if (!l || l->state == MBOX_DOWN || send->tag.epoch < tp->box.fence) {
-        rg_mbox_push(&tp->box, RG_TP_FAILED, l && l->state != MBOX_DOWN ? RG_TP_FENCED : RG_TP_GONE, link, send->cookie, NULL);
+        rg_mbox_push(&tp->box, RG_TP_FAILED, l && l->state != MBOX_DOWN ? RG_TP_FENCED : RG_TP_GONE, link, send->cookie,
+                     NULL);
     } else if (!(o = calloc(1, sizeof *o))) {
         rc = RG_ERR_NOMEM;
     } else {
         o->s = *send;
         out_t **tail = &tp->sides[link].queue;
-        while (*tail)
-            tail = &(*tail)->next;
+        while (*tail) tail = &(*tail)->next;
         *tail = o;
         tp->box.n_ops++;
         flow(tp, link);
@@ -225,19 +209,16 @@ static int inproc_send(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send)
     return rc;
 }
 
-static int inproc_recv(rg_tp_t *tp, uint32_t link, const rg_tp_recv_t *recv)
-{
+static int inproc_recv(rg_tp_t *tp, uint32_t link, const rg_tp_recv_t *recv) {
     pthread_mutex_lock(&lock);
     int rc = rg_mbox_post(&tp->box, link, recv);
     side_t *s = side_at(tp, link);
-    if (s && s->other && s->other->sides[s->other_link].queue)
-        flow(s->other, s->other_link);
+    if (s && s->other && s->other->sides[s->other_link].queue) flow(s->other, s->other_link);
     pthread_mutex_unlock(&lock);
     return rc;
 }
 
-static void inproc_note(rg_tp_t *tp, uint32_t link, uint64_t note, int flush)
-{
+static void inproc_note(rg_tp_t *tp, uint32_t link, uint64_t note, int flush) {
     pthread_mutex_lock(&lock);
     tp->note = note;
     for (uint32_t i = 0; flush && i < tp->n_sides; i++)
@@ -248,8 +229,7 @@ static void inproc_note(rg_tp_t *tp, uint32_t link, uint64_t note, int flush)
     pthread_mutex_unlock(&lock);
 }
 
-static int inproc_poll(rg_tp_t *tp, rg_completion_t *out, int max)
-{
+static int inproc_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
     uint64_t count;
     pthread_mutex_lock(&lock);
     for (uint32_t i = 0; i < tp->box.n_links; i++) {
@@ -268,36 +248,31 @@ static int inproc_poll(rg_tp_t *tp, rg_completion_t *out, int max)
     return n;
 }
 
-static int inproc_arm(rg_tp_t *tp, int64_t *timeout_ns)
-{
+static int inproc_arm(rg_tp_t *tp, int64_t *timeout_ns) {
     pthread_mutex_lock(&lock);
     int sleep = tp->box.n == 0 && tp->box.notes == 0;
     uint64_t now = rg_os_now_ns();
     for (uint32_t i = 0; i < tp->box.n_links; i++) {
         rg_mbox_link_t *l = rg_mbox_link(&tp->box, i);
-        int64_t left = l && l->state == MBOX_CONNECTING ? (l->deadline > now ? (int64_t)(l->deadline - now) : 0) : INT64_MAX;
-        if (left != INT64_MAX && (*timeout_ns < 0 || left < *timeout_ns))
-            *timeout_ns = left;
+        int64_t left =
+            l && l->state == MBOX_CONNECTING ? (l->deadline > now ? (int64_t)(l->deadline - now) : 0) : INT64_MAX;
+        if (left != INT64_MAX && (*timeout_ns < 0 || left < *timeout_ns)) *timeout_ns = left;
     }
     pthread_mutex_unlock(&lock);
     return sleep;
 }
 
-static void inproc_fence(rg_tp_t *tp, uint64_t epoch)
-{
+static void inproc_fence(rg_tp_t *tp, uint64_t epoch) {
     pthread_mutex_lock(&lock);
     rg_mbox_fence(&tp->box, epoch);
-    for (uint32_t i = 0; i < tp->n_sides; i++)
-        cancel_sends(tp, i, epoch, RG_TP_FENCED);
+    for (uint32_t i = 0; i < tp->n_sides; i++) cancel_sends(tp, i, epoch, RG_TP_FENCED);
     /* What waits at the other ends for us may be of an old epoch, and is thrown away then. */
     for (uint32_t i = 0; i < tp->n_sides; i++)
-        if (tp->sides[i].other)
-            flow(tp->sides[i].other, tp->sides[i].other_link);
+        if (tp->sides[i].other) flow(tp->sides[i].other, tp->sides[i].other_link);
     pthread_mutex_unlock(&lock);
 }
 
-static void inproc_drop(rg_tp_t *tp, uint32_t link)
-{
+static void inproc_drop(rg_tp_t *tp, uint32_t link) {
     pthread_mutex_lock(&lock);
     part(tp, link);
     cancel_sends(tp, link, 0, RG_TP_GONE);
@@ -305,8 +280,7 @@ static void inproc_drop(rg_tp_t *tp, uint32_t link)
     pthread_mutex_unlock(&lock);
 }
 
-static void inproc_stats(rg_tp_t *tp, uint32_t link, uint64_t *sent, uint64_t *received)
-{
+static void inproc_stats(rg_tp_t *tp, uint32_t link, uint64_t *sent, uint64_t *received) {
     pthread_mutex_lock(&lock);
     *sent = *received = 0;
     for (uint32_t i = 0; i < tp->box.n_links; i++)
@@ -317,23 +291,17 @@ static void inproc_stats(rg_tp_t *tp, uint32_t link, uint64_t *sent, uint64_t *r
     pthread_mutex_unlock(&lock);
 }
 
-static int inproc_wake_fd(rg_tp_t *tp)
-{
-    return tp->wake;
-}
+static int inproc_wake_fd(rg_tp_t *tp) { return tp->wake; }
 
-static void inproc_close(rg_tp_t *tp)
-{
-    if (!tp)
-        return;
+static void inproc_close(rg_tp_t *tp) {
+    if (!tp) return;
     pthread_mutex_lock(&lock);
     for (uint32_t i = 0; i < tp->n_sides; i++) {
         part(tp, i);
         cancel_sends(tp, i, 0, RG_TP_GONE);
     }
     rg_tp_t **at = &registry;
-    while (*at != tp)
-        at = &(*at)->next;
+    while (*at != tp) at = &(*at)->next;
     *at = tp->next;
     pthread_mutex_unlock(&lock);
     rg_mbox_free(&tp->box);

@@ -54,7 +54,8 @@ void rg_mbox_fence(rg_mbox_t *m, uint64_t epoch);
 void rg_mbox_note(rg_mbox_t *m, uint32_t index, uint64_t note);
 
 int rg_mbox_reserve(rg_mbox_t *m, uint32_t more);
-void rg_mbox_push(rg_mbox_t *m, rg_tp_event_t ev, rg_tp_status_t st, uint32_t link, uint64_t cookie, const rg_tag_t *tag);
+void rg_mbox_push(rg_mbox_t *m, rg_tp_event_t ev, rg_tp_status_t st, uint32_t link, uint64_t cookie,
+                  const rg_tag_t *tag);
 int rg_mbox_take(rg_mbox_t *m, rg_completion_t *out, int max);
 void rg_mbox_free(rg_mbox_t *m);
 

@@ -16,11 +16,9 @@
 
 /* ---- Log, ring, operations ---- */
 
-void rgt_log(rg_tp_t *tp, rg_log_level_t level, int limited, const char *fmt, ...)
-{
+void rgt_log(rg_tp_t *tp, rg_log_level_t level, int limited, const char *fmt, ...) {
     char line[480];
-    if (!tp->cfg.log)
-        return;
+    if (!tp->cfg.log) return;
     if (limited) {
         uint64_t now = rg_os_now_ns();
         if (now < tp->log_at) {
@@ -35,27 +33,20 @@ void rgt_log(rg_tp_t *tp, rg_log_level_t level, int limited, const char *fmt, ..
     va_end(ap);
     if (limited && tp->log_muted && n > 0 && (size_t)n < sizeof line)
         snprintf(line + n, sizeof line - (size_t)n, " (and %u more like this)", tp->log_muted);
-    if (limited)
-        tp->log_muted = 0;
+    if (limited) tp->log_muted = 0;
     tp->cfg.log(tp->cfg.log_user, level, line);
 }
 
-int rgt_ring_reserve(rg_tp_t *tp, uint32_t more)
-{
+int rgt_ring_reserve(rg_tp_t *tp, uint32_t more) {
     /* Every operation ends once; a link can come up and go down. */
     uint64_t need = (uint64_t)tp->ring_n + tp->n_ops + 2ull * tp->n_links + more;
-    if (need <= tp->ring_cap)
-        return 0;
+    if (need <= tp->ring_cap) return 0;
     uint64_t cap = tp->ring_cap ? tp->ring_cap : 64;
-    while (cap < need)
-        cap *= 2;
-    if (cap > UINT32_MAX / 2)
-        return -1;
+    while (cap < need) cap *= 2;
+    if (cap > UINT32_MAX / 2) return -1;
     rg_completion_t *ring = malloc(cap * sizeof *ring);
-    if (!ring)
-        return -1;
-    for (uint32_t i = 0; i < tp->ring_n; i++)
-        ring[i] = tp->ring[(tp->ring_head + i) & (tp->ring_cap - 1)];
+    if (!ring) return -1;
+    for (uint32_t i = 0; i < tp->ring_n; i++) ring[i] = tp->ring[(tp->ring_head + i) & (tp->ring_cap - 1)];
     free(tp->ring);
     tp->ring = ring;
     tp->ring_cap = (uint32_t)cap;
@@ -63,29 +54,26 @@ int rgt_ring_reserve(rg_tp_t *tp, uint32_t more)
     return 0;
 }
 
-rg_completion_t *rgt_ring_push(rg_tp_t *tp)
-{
+rg_completion_t *rgt_ring_push(rg_tp_t *tp) {
     rg_completion_t *c = &tp->ring[(tp->ring_head + tp->ring_n++) & (tp->ring_cap - 1)];
     memset(c, 0, sizeof *c);
     return c;
 }
 
-void rgt_send_free(rg_tp_t *tp, send_op_t *op)
-{
+void rgt_send_free(rg_tp_t *tp, send_op_t *op) {
     op->next = tp->free_sends;
     tp->free_sends = op;
     tp->n_ops--;
 }
 
-void rgt_recv_free(rg_tp_t *tp, recv_op_t *op)
-{
+void rgt_recv_free(rg_tp_t *tp, recv_op_t *op) {
     op->next = tp->free_recvs;
     tp->free_recvs = op;
     tp->n_ops--;
 }
 
-static void op_done(rg_tp_t *tp, link_t *l, const void *op, rg_tp_event_t ok, rg_tp_status_t st, uint64_t cookie, const rg_tag_t *tag)
-{
+static void op_done(rg_tp_t *tp, link_t *l, const void *op, rg_tp_event_t ok, rg_tp_status_t st, uint64_t cookie,
+                    const rg_tag_t *tag) {
     if (op == tp->now_op && st == RG_TP_DONE) {
         tp->now_done = 1;
         return;
@@ -95,40 +83,31 @@ static void op_done(rg_tp_t *tp, link_t *l, const void *op, rg_tp_event_t ok, rg
     c->status = st;
     c->link = l->index;
     c->cookie = cookie;
-    if (tag)
-        c->tag = *tag;
+    if (tag) c->tag = *tag;
 }
 
-void rgt_send_done(rg_tp_t *tp, link_t *l, send_op_t *op, rg_tp_status_t st)
-{
+void rgt_send_done(rg_tp_t *tp, link_t *l, send_op_t *op, rg_tp_status_t st) {
     op_done(tp, l, op, RG_TP_SENT, st, op->s.cookie, NULL);
     rgt_send_free(tp, op);
 }
 
-void rgt_recv_done(rg_tp_t *tp, link_t *l, recv_op_t *op, rg_tp_status_t st, const rg_tag_t *came)
-{
+void rgt_recv_done(rg_tp_t *tp, link_t *l, recv_op_t *op, rg_tp_status_t st, const rg_tag_t *came) {
     op_done(tp, l, op, RG_TP_RECEIVED, st, op->r.cookie, came);
     rgt_recv_free(tp, op);
 }
 
-void rgt_recv_unlink(link_t *l, recv_op_t *op)
-{
+void rgt_recv_unlink(link_t *l, recv_op_t *op) {
     recv_op_t **at = &l->recv_head;
-    while (*at != op)
-        at = &(*at)->next;
+    while (*at != op) at = &(*at)->next;
     *at = op->next;
-    if (l->recv_tail == &op->next)
-        l->recv_tail = at;
+    if (l->recv_tail == &op->next) l->recv_tail = at;
     l->posted--;
 }
 
-static send_op_t *send_new(rg_tp_t *tp)
-{
+static send_op_t *send_new(rg_tp_t *tp) {
     send_op_t *op = tp->free_sends;
-    if (op)
-        tp->free_sends = op->next;
-    else if (!(op = malloc(sizeof *op)))
-        return NULL;
+    if (op) tp->free_sends = op->next;
+    else if (!(op = malloc(sizeof *op))) return NULL;
     if (rgt_ring_reserve(tp, 1) != 0) {
         op->next = tp->free_sends;
         tp->free_sends = op;
@@ -139,13 +118,10 @@ static send_op_t *send_new(rg_tp_t *tp)
     return op;
 }
 
-static recv_op_t *recv_new(rg_tp_t *tp)
-{
+static recv_op_t *recv_new(rg_tp_t *tp) {
     recv_op_t *op = tp->free_recvs;
-    if (op)
-        tp->free_recvs = op->next;
-    else if (!(op = malloc(sizeof *op)))
-        return NULL;
+    if (op) tp->free_recvs = op->next;
+    else if (!(op = malloc(sizeof *op))) return NULL;
     if (rgt_ring_reserve(tp, 1) != 0) {
         op->next = tp->free_recvs;
         tp->free_recvs = op;
@@ -158,25 +134,18 @@ static recv_op_t *recv_new(rg_tp_t *tp)
 
 /* ---- Opening and closing ---- */
 
-static void tcp_close(rg_tp_t *tp)
-{
-    if (!tp)
-        return;
+static void tcp_close(rg_tp_t *tp) {
+    if (!tp) return;
     for (uint32_t i = 0; i < tp->n_links; i++)
         if (tp->links[i]) {
-            if (tp->links[i]->state != LINK_FREE)
-                rgt_link_clear(tp, tp->links[i]);
+            if (tp->links[i]->state != LINK_FREE) rgt_link_clear(tp, tp->links[i]);
             free(tp->links[i]);
         }
-    while (tp->conns)
-        rgt_conn_close(tp->conns);
+    while (tp->conns) rgt_conn_close(tp->conns);
     rgt_bury(tp);
-    for (int i = 0; i < tp->listeners; i++)
-        close(tp->listen[i].fd);
-    if (tp->spare_fd >= 0)
-        close(tp->spare_fd);
-    if (tp->epoll >= 0)
-        close(tp->epoll);
+    for (int i = 0; i < tp->listeners; i++) close(tp->listen[i].fd);
+    if (tp->spare_fd >= 0) close(tp->spare_fd);
+    if (tp->epoll >= 0) close(tp->epoll);
     while (tp->free_sends) {
         send_op_t *op = tp->free_sends;
         tp->free_sends = op->next;
@@ -193,12 +162,10 @@ static void tcp_close(rg_tp_t *tp)
     free(tp);
 }
 
-static rg_status_t open_parts(rg_tp_t *tp, uint8_t *addr, uint32_t *addr_len, rg_error_t *err)
-{
+static rg_status_t open_parts(rg_tp_t *tp, uint8_t *addr, uint32_t *addr_len, rg_error_t *err) {
     struct sockaddr_storage own[ADDRS_MAX];
     int n = rg_os_local_addresses(tp->conf.interface, tp->cfg.remote_hint, own, ADDRS_MAX, err);
-    if (n < 0)
-        return (rg_status_t)n;
+    if (n < 0) return (rg_status_t)n;
     tp->epoll = epoll_create1(EPOLL_CLOEXEC);
     tp->spare_fd = epoll_create1(EPOLL_CLOEXEC); /* any descriptor will do */
     if (tp->epoll < 0 || tp->spare_fd < 0)
@@ -212,21 +179,21 @@ static rg_status_t open_parts(rg_tp_t *tp, uint8_t *addr, uint32_t *addr_len, rg
     return st == RG_OK ? rgt_check_congestion(tp, err) : st;
 }
 
-static rg_status_t tcp_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len, rg_error_t *err)
-{
+static rg_status_t tcp_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
+                            rg_error_t *err) {
     static const uint8_t no_nonce[16];
     *out = NULL;
     if (config->config->rails < 1 || config->config->rails > RAILS_MAX)
-        return rg_fail(err, RG_ERR_INVALID, 0, "rails is %u; it must be from 1 to %d", config->config->rails, RAILS_MAX);
+        return rg_fail(err, RG_ERR_INVALID, 0, "rails is %u; it must be from 1 to %d", config->config->rails,
+                       RAILS_MAX);
     if (config->config->listen_port > 65535)
-        return rg_fail(err, RG_ERR_INVALID, 0, "listen_port is %u; a port is at most 65535", config->config->listen_port);
+        return rg_fail(err, RG_ERR_INVALID, 0, "listen_port is %u; a port is at most 65535",
+                       config->config->listen_port);
     rg_tp_t *tp = calloc(1, sizeof *tp);
-    if (!tp)
-        return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for the transport");
+    if (!tp) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for the transport");
     tp->cfg = *config;
     tp->conf = *config->config;
-    if (tp->conf.heartbeat_ms == 0)
-        tp->conf.heartbeat_ms = 2000;
+    if (tp->conf.heartbeat_ms == 0) tp->conf.heartbeat_ms = 2000;
     tp->epoll = tp->spare_fd = -1;
     tp->conns_tail = &tp->conns;
     tp->next_timer = tp->resume_listen = NEVER;
@@ -244,8 +211,7 @@ static rg_status_t tcp_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t
     return RG_OK;
 }
 
-static void tcp_set_nonce(rg_tp_t *tp, const uint8_t nonce[16])
-{
+static void tcp_set_nonce(rg_tp_t *tp, const uint8_t nonce[16]) {
     memcpy(tp->cfg.nonce, nonce, 16);
     tp->nonce_known = 1;
     rgt_nonce_known(tp);
@@ -254,29 +220,21 @@ static void tcp_set_nonce(rg_tp_t *tp, const uint8_t nonce[16])
 
 /* ---- Links ---- */
 
-static link_t *link_at(rg_tp_t *tp, uint32_t index)
-{
-    return index < tp->n_links ? tp->links[index] : NULL;
-}
+static link_t *link_at(rg_tp_t *tp, uint32_t index) { return index < tp->n_links ? tp->links[index] : NULL; }
 
-static link_t *link_new(rg_tp_t *tp, uint32_t index)
-{
+static link_t *link_new(rg_tp_t *tp, uint32_t index) {
     if (index >= tp->n_links) {
         uint32_t n = tp->n_links ? tp->n_links : 8;
-        while (n <= index)
-            n *= 2;
+        while (n <= index) n *= 2;
         link_t **more = realloc(tp->links, n * sizeof(*more));
-        if (!more)
-            return NULL;
+        if (!more) return NULL;
         memset(more + tp->n_links, 0, (n - tp->n_links) * sizeof(*more));
         tp->links = more;
         tp->n_links = n;
     }
-    if (!tp->links[index])
-        tp->links[index] = malloc(sizeof(link_t));
+    if (!tp->links[index]) tp->links[index] = malloc(sizeof(link_t));
     link_t *l = tp->links[index];
-    if (!l)
-        return NULL;
+    if (!l) return NULL;
     memset(l, 0, sizeof *l);
     l->index = index;
     l->send_tail = &l->send_head;
@@ -284,14 +242,10 @@ static link_t *link_new(rg_tp_t *tp, uint32_t index)
     return l;
 }
 
-static const char *family_name(sa_family_t f)
-{
-    return f == AF_INET ? "IPv4" : "IPv6";
-}
+static const char *family_name(sa_family_t f) { return f == AF_INET ? "IPv4" : "IPv6"; }
 
 /* Keeps those of the peer's addresses that this process can reach by family. */
-static rg_status_t choose_addresses(rg_tp_t *tp, link_t *l, const rg_tp_peer_t *peer, rg_error_t *err)
-{
+static rg_status_t choose_addresses(rg_tp_t *tp, link_t *l, const rg_tp_peer_t *peer, rg_error_t *err) {
     struct sockaddr_storage all[ADDRS_MAX];
     int n = rgt_blob_get(peer->addr, peer->addr_len, all);
     if (n < 0)
@@ -304,25 +258,23 @@ static rg_status_t choose_addresses(rg_tp_t *tp, link_t *l, const rg_tp_peer_t *
                     six->sin6_scope_id = tp->scope;
                 l->addr[l->addrs++] = all[i];
             }
-    if (l->addrs)
-        return RG_OK;
+    if (l->addrs) return RG_OK;
     char text[80];
-    return rg_fail(err, RG_ERR_SYSTEM, EAFNOSUPPORT,
-                   "tcp: no common address family: this process has %s, the peer %s (%s); choose interfaces that share one",
-                   family_name(tp->families[0]), family_name(all[0].ss_family),
-                   rg_os_addr_text((struct sockaddr *)&all[0], text, sizeof text));
+    return rg_fail(
+        err, RG_ERR_SYSTEM, EAFNOSUPPORT,
+        "tcp: no common address family: this process has %s, the peer %s (%s); choose interfaces that share one",
+        family_name(tp->families[0]), family_name(all[0].ss_family),
+        rg_os_addr_text((struct sockaddr *)&all[0], text, sizeof text));
 }
 
-static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *peer, rg_error_t *err)
-{
+static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *peer, rg_error_t *err) {
     if (index >= LINKS_MAX)
         return rg_fail(err, RG_ERR_RESOURCE, 0, "tcp: link number %u is above the limit of %u", index, LINKS_MAX - 1);
     link_t *l = link_at(tp, index);
     if (l && l->state != LINK_FREE)
         return rg_fail(err, RG_ERR_INVALID, 0, "tcp: link %u is in use; drop it first", index);
     l = link_new(tp, index);
-    if (!l || rgt_ring_reserve(tp, 2) != 0)
-        return rg_fail(err, RG_ERR_NOMEM, 0, "tcp: no memory for a link");
+    if (!l || rgt_ring_reserve(tp, 2) != 0) return rg_fail(err, RG_ERR_NOMEM, 0, "tcp: no memory for a link");
     memcpy(l->identity, peer->identity, 16);
     l->timeout_ms = peer->timeout_ms;
     l->deadline = rg_os_now_ns() + peer->timeout_ms * 1000000ull;
@@ -335,41 +287,33 @@ static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *
     rg_status_t st = choose_addresses(tp, l, peer, err);
     if (st == RG_OK && rg_os_random(&l->attempt, sizeof l->attempt) != RG_OK)
         st = rg_fail(err, RG_ERR_SYSTEM, errno, "tcp: no random numbers");
-    if (st != RG_OK)
-        return st;
+    if (st != RG_OK) return st;
     l->attempt |= 1; /* never 0, which means none */
     l->rails = tp->conf.rails;
     l->state = LINK_DIALING;
     return rgt_dial(tp, l, err);
 }
 
-static void tcp_drop(rg_tp_t *tp, uint32_t index)
-{
+static void tcp_drop(rg_tp_t *tp, uint32_t index) {
     link_t *l = link_at(tp, index);
-    if (!l || l->state == LINK_FREE)
-        return;
+    if (!l || l->state == LINK_FREE) return;
     rgt_link_clear(tp, l);
     l->state = LINK_FREE;
 }
 
-static void tcp_fence(rg_tp_t *tp, uint64_t epoch)
-{
-    if (epoch <= tp->fence)
-        return;
+static void tcp_fence(rg_tp_t *tp, uint64_t epoch) {
+    if (epoch <= tp->fence) return;
     tp->fence = epoch;
     for (uint32_t i = 0; i < tp->n_links; i++) {
         link_t *l = tp->links[i];
-        if (!l || l->state == LINK_FREE || l->state == LINK_DOWN)
-            continue;
+        if (!l || l->state == LINK_FREE || l->state == LINK_DOWN) continue;
         int broken = 0;
         for (uint32_t r = 0; r < l->rails; r++) {
             conn_t *c = l->rail[r];
             send_op_t *op = c ? c->tx_op : NULL;
-            if (!op || op->s.tag.epoch >= epoch)
-                continue;
+            if (!op || op->s.tag.epoch >= epoch) continue;
             broken |= rgt_tx_fence(c);
-            if (--op->in_flight == 0 && op->cut)
-                rgt_send_done(tp, l, op, RG_TP_FENCED);
+            if (--op->in_flight == 0 && op->cut) rgt_send_done(tp, l, op, RG_TP_FENCED);
         }
         for (send_op_t **at = &l->send_head; *at;) {
             send_op_t *op = *at;
@@ -381,8 +325,7 @@ static void tcp_fence(rg_tp_t *tp, uint64_t epoch)
             rgt_send_done(tp, l, op, RG_TP_FENCED);
         }
         l->send_tail = &l->send_head;
-        while (*l->send_tail)
-            l->send_tail = &(*l->send_tail)->next;
+        while (*l->send_tail) l->send_tail = &(*l->send_tail)->next;
         recv_op_t *next;
         for (recv_op_t *op = l->recv_head; op; op = next) {
             next = op->next;
@@ -391,20 +334,16 @@ static void tcp_fence(rg_tp_t *tp, uint64_t epoch)
                 rgt_recv_done(tp, l, op, RG_TP_FENCED, NULL);
             }
         }
-        if (broken)
-            rgt_link_fail(tp, l, "out of memory while cutting off an old epoch");
-        else
-            rgt_rx_fence(tp, l);
+        if (broken) rgt_link_fail(tp, l, "out of memory while cutting off an old epoch");
+        else rgt_rx_fence(tp, l);
     }
 }
 
 /* ---- Messages ---- */
 
 /* A link that cannot carry anything: the operation ends at once, by poll(). */
-static int refuse(rg_tp_t *tp, uint32_t link, uint64_t cookie, rg_tp_status_t st)
-{
-    if (rgt_ring_reserve(tp, 1) != 0)
-        return RG_ERR_NOMEM;
+static int refuse(rg_tp_t *tp, uint32_t link, uint64_t cookie, rg_tp_status_t st) {
+    if (rgt_ring_reserve(tp, 1) != 0) return RG_ERR_NOMEM;
     rg_completion_t *c = rgt_ring_push(tp);
     c->event = RG_TP_FAILED;
     c->status = st;
@@ -413,28 +352,20 @@ static int refuse(rg_tp_t *tp, uint32_t link, uint64_t cookie, rg_tp_status_t st
     return RG_OK;
 }
 
-static int usable(const link_t *l)
-{
-    return l && l->state != LINK_FREE && l->state != LINK_DOWN;
-}
+static int usable(const link_t *l) { return l && l->state != LINK_FREE && l->state != LINK_DOWN; }
 
-static int tcp_send(rg_tp_t *tp, uint32_t index, const rg_tp_send_t *s)
-{
+static int tcp_send(rg_tp_t *tp, uint32_t index, const rg_tp_send_t *s) {
     link_t *l = link_at(tp, index);
-    if (!usable(l))
-        return refuse(tp, index, s->cookie, RG_TP_GONE);
-    if (s->tag.epoch < tp->fence)
-        return refuse(tp, index, s->cookie, RG_TP_FENCED);
+    if (!usable(l)) return refuse(tp, index, s->cookie, RG_TP_GONE);
+    if (s->tag.epoch < tp->fence) return refuse(tp, index, s->cookie, RG_TP_FENCED);
     send_op_t *op = send_new(tp);
-    if (!op)
-        return RG_ERR_NOMEM;
+    if (!op) return RG_ERR_NOMEM;
     int idle = l->send_head == NULL && l->state == LINK_UP;
     op->s = *s;
     op->mseq = l->mseq_out++;
     *l->send_tail = op;
     l->send_tail = &op->next;
-    if (!idle)
-        return RG_OK;
+    if (!idle) return RG_OK;
     tp->now_op = op;
     tp->now_done = 0;
     rgt_push(tp, l);
@@ -442,24 +373,18 @@ static int tcp_send(rg_tp_t *tp, uint32_t index, const rg_tp_send_t *s)
     return tp->now_done ? RG_TP_DONE_NOW : RG_OK;
 }
 
-static int tcp_recv(rg_tp_t *tp, uint32_t index, const rg_tp_recv_t *r)
-{
+static int tcp_recv(rg_tp_t *tp, uint32_t index, const rg_tp_recv_t *r) {
     link_t *l = link_at(tp, index);
-    if (!usable(l))
-        return refuse(tp, index, r->cookie, RG_TP_GONE);
-    if (r->tag.epoch < tp->fence)
-        return refuse(tp, index, r->cookie, RG_TP_FENCED);
-    if (r->reduce && (r->wire_elem == 0 || r->wire_elem > 16 || r->len % r->wire_elem != 0))
-        return RG_ERR_INVALID;
+    if (!usable(l)) return refuse(tp, index, r->cookie, RG_TP_GONE);
+    if (r->tag.epoch < tp->fence) return refuse(tp, index, r->cookie, RG_TP_FENCED);
+    if (r->reduce && (r->wire_elem == 0 || r->wire_elem > 16 || r->len % r->wire_elem != 0)) return RG_ERR_INVALID;
     recv_op_t *op = recv_new(tp);
-    if (!op)
-        return RG_ERR_NOMEM;
+    if (!op) return RG_ERR_NOMEM;
     op->r = *r;
     *l->recv_tail = op;
     l->recv_tail = &op->next;
     l->posted++;
-    if (!l->unasked && !l->stalled)
-        return RG_OK;
+    if (!l->unasked && !l->stalled) return RG_OK;
     tp->now_op = op;
     tp->now_done = 0;
     rgt_post(tp, l, op);
@@ -467,27 +392,22 @@ static int tcp_recv(rg_tp_t *tp, uint32_t index, const rg_tp_recv_t *r)
     return tp->now_done ? RG_TP_DONE_NOW : RG_OK;
 }
 
-static void tcp_note(rg_tp_t *tp, uint32_t index, uint64_t note, int flush)
-{
+static void tcp_note(rg_tp_t *tp, uint32_t index, uint64_t note, int flush) {
     if (note != tp->note) {
         tp->note = note;
         tp->note_seq++;
-        if (tp->note_seq == 0)
-            tp->note_seq = 1;
+        if (tp->note_seq == 0) tp->note_seq = 1;
     }
-    if (!flush || tp->note_seq == 0)
-        return;
+    if (!flush || tp->note_seq == 0) return;
     for (uint32_t i = 0; i < tp->n_links; i++) {
         link_t *l = tp->links[i];
-        if (!l || (index != RG_TP_ALL_LINKS && index != i) || l->state != LINK_UP)
-            continue;
+        if (!l || (index != RG_TP_ALL_LINKS && index != i) || l->state != LINK_UP) continue;
         l->note_owed = 1;
         rgt_push(tp, l);
     }
 }
 
-static void tcp_stats(rg_tp_t *tp, uint32_t index, uint64_t *sent, uint64_t *received)
-{
+static void tcp_stats(rg_tp_t *tp, uint32_t index, uint64_t *sent, uint64_t *received) {
     link_t *l = link_at(tp, index);
     *sent = index == RG_TP_ALL_LINKS ? tp->sent : l ? l->sent : 0;
     *received = index == RG_TP_ALL_LINKS ? tp->received : l ? l->received : 0;
@@ -495,8 +415,7 @@ static void tcp_stats(rg_tp_t *tp, uint32_t index, uint64_t *sent, uint64_t *rec
 
 /* ---- The round ---- */
 
-static int take(rg_tp_t *tp, rg_completion_t *out, int max)
-{
+static int take(rg_tp_t *tp, rg_completion_t *out, int max) {
     int n = 0;
     while (n < max && tp->ring_n) {
         out[n++] = tp->ring[tp->ring_head];
@@ -505,8 +424,7 @@ static int take(rg_tp_t *tp, rg_completion_t *out, int max)
     }
     for (uint32_t i = 0; tp->n_notes && n < max && i < tp->n_links; i++) {
         link_t *l = tp->links[i];
-        if (!l || !l->note_dirty)
-            continue;
+        if (!l || !l->note_dirty) continue;
         l->note_dirty = 0;
         tp->n_notes--;
         memset(&out[n], 0, sizeof out[n]);
@@ -518,17 +436,14 @@ static int take(rg_tp_t *tp, rg_completion_t *out, int max)
     return n;
 }
 
-static uint32_t wanted(const conn_t *c)
-{
-    if (c->state == CONN_DIALING)
-        return EPOLLOUT;
+static uint32_t wanted(const conn_t *c) {
+    if (c->state == CONN_DIALING) return EPOLLOUT;
     if (c->state == CONN_PARKED || c->stalled || (c->state == CONN_RAIL && c->link->state != LINK_UP))
         return EPOLLRDHUP | (c->tx_blocked ? (uint32_t)EPOLLOUT : 0);
     return EPOLLIN | EPOLLRDHUP | (c->tx_blocked ? (uint32_t)EPOLLOUT : 0);
 }
 
-static void rail_event(rg_tp_t *tp, conn_t *c, uint32_t events)
-{
+static void rail_event(rg_tp_t *tp, conn_t *c, uint32_t events) {
     link_t *l = c->link;
     if (l->state != LINK_UP) {
         if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
@@ -537,22 +452,17 @@ static void rail_event(rg_tp_t *tp, conn_t *c, uint32_t events)
     }
     if ((events & EPOLLOUT) && c->tx_busy) {
         rgt_tx(tp, c);
-        if (c->state == CONN_RAIL && !c->tx_busy)
-            rgt_push(tp, l);
+        if (c->state == CONN_RAIL && !c->tx_busy) rgt_push(tp, l);
     }
-    if (c->state == CONN_RAIL && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) && !c->stalled)
-        rgt_rx(tp, c);
-    if (c->state != CONN_RAIL)
-        return;
+    if (c->state == CONN_RAIL && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) && !c->stalled) rgt_rx(tp, c);
+    if (c->state != CONN_RAIL) return;
     /* Behind a message that nobody wants the end of the stream cannot be read, only seen. */
     if (c->stalled && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
         rgt_link_fail(tp, l, "the peer closed the connection");
-    else
-        rgt_interest(c, wanted(c));
+    else rgt_interest(c, wanted(c));
 }
 
-static void sweep(rg_tp_t *tp)
-{
+static void sweep(rg_tp_t *tp) {
     struct epoll_event ev[64];
     int n = epoll_wait(tp->epoll, ev, 64, 0);
     for (int i = 0; i < n; i++) {
@@ -561,101 +471,77 @@ static void sweep(rg_tp_t *tp)
             continue;
         }
         conn_t *c = ev[i].data.ptr;
-        if (c->state == CONN_RAIL)
-            rail_event(tp, c, ev[i].events);
-        else if (c->state != CONN_DEAD)
-            rgt_handshake(tp, c, ev[i].events);
+        if (c->state == CONN_RAIL) rail_event(tp, c, ev[i].events);
+        else if (c->state != CONN_DEAD) rgt_handshake(tp, c, ev[i].events);
     }
 }
 
 /* Every rail in turn, without asking whether it is ready: with few rails the answer costs more than the try. */
-static void try_rails(rg_tp_t *tp)
-{
+static void try_rails(rg_tp_t *tp) {
     for (uint32_t i = 0; i < tp->n_links; i++) {
         link_t *l = tp->links[i];
-        if (!l || l->state != LINK_UP)
-            continue;
+        if (!l || l->state != LINK_UP) continue;
         for (uint32_t r = 0; r < l->rails && l->state == LINK_UP; r++)
-            if (l->rail[r]->tx_busy)
-                rgt_tx(tp, l->rail[r]);
-        if (l->state == LINK_UP && (l->send_head || l->note_owed))
-            rgt_push(tp, l);
+            if (l->rail[r]->tx_busy) rgt_tx(tp, l->rail[r]);
+        if (l->state == LINK_UP && (l->send_head || l->note_owed)) rgt_push(tp, l);
         for (uint32_t r = 0; r < l->rails && l->state == LINK_UP && l->posted; r++)
-            if (!l->rail[r]->stalled)
-                rgt_rx(tp, l->rail[r]);
+            if (!l->rail[r]->stalled) rgt_rx(tp, l->rail[r]);
     }
 }
 
 /* Goes on with what the last turn left unfinished, where epoll has nothing to say about it. */
-static void push_ready(rg_tp_t *tp)
-{
+static void push_ready(rg_tp_t *tp) {
     for (uint32_t i = 0; i < tp->n_links; i++) {
         link_t *l = tp->links[i];
-        if (l && l->state == LINK_UP && (l->send_head || l->note_owed))
-            rgt_push(tp, l);
+        if (l && l->state == LINK_UP && (l->send_head || l->note_owed)) rgt_push(tp, l);
     }
 }
 
-static int tcp_poll(rg_tp_t *tp, rg_completion_t *out, int max)
-{
+static int tcp_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
     int n = take(tp, out, max);
-    if (n == max)
-        return n;
+    if (n == max) return n;
     int many = tp->n_rails > DIRECT_RAILS;
     if (many != tp->many) {
         tp->many = (uint8_t)many;
         for (conn_t *c = tp->conns; c; c = c->next)
-            if (c->state == CONN_RAIL)
-                rgt_interest(c, wanted(c));
+            if (c->state == CONN_RAIL) rgt_interest(c, wanted(c));
     }
     tp->polls++;
     int look = many || tp->armed || tp->n_handshakes || tp->polls % SWEEP_EVERY == 0;
-    if (!many)
-        try_rails(tp);
-    else
-        push_ready(tp);
+    if (!many) try_rails(tp);
+    else push_ready(tp);
     if (look) {
         sweep(tp);
         if (tp->next_timer != NEVER && (!many || tp->armed || tp->n_handshakes || tp->polls % SWEEP_EVERY == 0)) {
             uint64_t now = rg_os_now_ns();
-            if (now >= tp->next_timer)
-                rgt_timers(tp, now);
+            if (now >= tp->next_timer) rgt_timers(tp, now);
         }
         tp->armed = 0;
     }
-    if (tp->grave)
-        rgt_bury(tp);
+    if (tp->grave) rgt_bury(tp);
     return n + take(tp, out + n, max - n);
 }
 
-static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns)
-{
-    if (tp->ring_n || tp->n_notes)
-        return 0;
+static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns) {
+    if (tp->ring_n || tp->n_notes) return 0;
     for (uint32_t i = 0; i < tp->n_links; i++) {
         link_t *l = tp->links[i];
-        if (!l || l->state != LINK_UP)
-            continue;
+        if (!l || l->state != LINK_UP) continue;
         for (uint32_t r = 0; r < l->rails; r++)
             if (l->rail[r]->tx_busy ? !l->rail[r]->tx_blocked : l->send_head || l->note_owed)
                 return 0; /* more can go out at once */
     }
-    for (conn_t *c = tp->conns; c; c = c->next)
-        rgt_interest(c, wanted(c));
+    for (conn_t *c = tp->conns; c; c = c->next) rgt_interest(c, wanted(c));
     tp->armed = 1;
     if (tp->next_timer != NEVER) {
         uint64_t now = rg_os_now_ns();
         int64_t left = tp->next_timer > now ? (int64_t)(tp->next_timer - now) : 0;
-        if (*timeout_ns < 0 || left < *timeout_ns)
-            *timeout_ns = left;
+        if (*timeout_ns < 0 || left < *timeout_ns) *timeout_ns = left;
     }
     return 1;
 }
 
-static int tcp_wake_fd(rg_tp_t *tp)
-{
-    return tp->epoll;
-}
+static int tcp_wake_fd(rg_tp_t *tp) { return tp->epoll; }
 
 const rg_transport_t rg_transport_tcp = {
     .struct_size = sizeof(rg_transport_t),

@@ -21,55 +21,40 @@
 #define TCP_RTO_MAX_MS 44
 #endif
 
-void rgt_timer_at(rg_tp_t *tp, uint64_t when)
-{
-    if (when < tp->next_timer)
-        tp->next_timer = when;
+void rgt_timer_at(rg_tp_t *tp, uint64_t when) {
+    if (when < tp->next_timer) tp->next_timer = when;
 }
 
-void rgt_interest(conn_t *c, uint32_t want)
-{
-    if (c->fd < 0 || c->interest == want)
-        return;
+void rgt_interest(conn_t *c, uint32_t want) {
+    if (c->fd < 0 || c->interest == want) return;
     struct epoll_event ev = { .events = want, .data.ptr = c };
-    if (epoll_ctl(c->tp->epoll, EPOLL_CTL_MOD, c->fd, &ev) == 0)
-        c->interest = want;
+    if (epoll_ctl(c->tp->epoll, EPOLL_CTL_MOD, c->fd, &ev) == 0) c->interest = want;
 }
 
-static int watch(conn_t *c, uint32_t want)
-{
+static int watch(conn_t *c, uint32_t want) {
     struct epoll_event ev = { .events = want, .data.ptr = c };
-    if (epoll_ctl(c->tp->epoll, EPOLL_CTL_ADD, c->fd, &ev) != 0)
-        return -1;
+    if (epoll_ctl(c->tp->epoll, EPOLL_CTL_ADD, c->fd, &ev) != 0) return -1;
     c->interest = want;
     return 0;
 }
 
-static void count_state(rg_tp_t *tp, conn_state_t s, int by)
-{
+static void count_state(rg_tp_t *tp, conn_state_t s, int by) {
     uint32_t d = (uint32_t)by;
-    if (s == CONN_STRANGER)
-        tp->n_strangers += d;
-    if (s == CONN_PARKED)
-        tp->n_parked += d;
-    if (s == CONN_DIALING || s == CONN_GREETING || s == CONN_STRANGER)
-        tp->n_handshakes += d;
-    if (s == CONN_RAIL)
-        tp->n_rails += d;
+    if (s == CONN_STRANGER) tp->n_strangers += d;
+    if (s == CONN_PARKED) tp->n_parked += d;
+    if (s == CONN_DIALING || s == CONN_GREETING || s == CONN_STRANGER) tp->n_handshakes += d;
+    if (s == CONN_RAIL) tp->n_rails += d;
 }
 
-static void set_state(conn_t *c, conn_state_t s)
-{
+static void set_state(conn_t *c, conn_state_t s) {
     count_state(c->tp, c->state, -1);
     c->state = s;
     count_state(c->tp, s, 1);
 }
 
-static conn_t *conn_new(rg_tp_t *tp, conn_state_t s, int fd)
-{
+static conn_t *conn_new(rg_tp_t *tp, conn_state_t s, int fd) {
     conn_t *c = calloc(1, sizeof *c);
-    if (!c)
-        return NULL;
+    if (!c) return NULL;
     c->ev = EV_CONN;
     c->tp = tp;
     c->fd = fd;
@@ -84,13 +69,10 @@ static conn_t *conn_new(rg_tp_t *tp, conn_state_t s, int fd)
     return c;
 }
 
-void rgt_conn_close(conn_t *c)
-{
+void rgt_conn_close(conn_t *c) {
     rg_tp_t *tp = c->tp;
-    if (c->state == CONN_DEAD)
-        return;
-    if (c->fd >= 0)
-        close(c->fd);
+    if (c->state == CONN_DEAD) return;
+    if (c->fd >= 0) close(c->fd);
     c->fd = -1;
     rgt_pipe_close(c);
     free(c->rbuf);
@@ -99,16 +81,13 @@ void rgt_conn_close(conn_t *c)
     c->link = NULL;
     set_state(c, CONN_DEAD);
     *c->prev = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
-    else
-        tp->conns_tail = c->prev;
+    if (c->next) c->next->prev = c->prev;
+    else tp->conns_tail = c->prev;
     c->next = tp->grave;
     tp->grave = c;
 }
 
-void rgt_bury(rg_tp_t *tp)
-{
+void rgt_bury(rg_tp_t *tp) {
     while (tp->grave) {
         conn_t *c = tp->grave;
         tp->grave = c->next;
@@ -118,8 +97,7 @@ void rgt_bury(rg_tp_t *tp)
 
 /* ---- Socket options ---- */
 
-static void set_buffer(int fd, int force, int plain, int bytes)
-{
+static void set_buffer(int fd, int force, int plain, int bytes) {
     if (setsockopt(fd, SOL_SOCKET, force, &bytes, sizeof bytes) != 0)
         setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes);
 }
@@ -127,8 +105,7 @@ static void set_buffer(int fd, int force, int plain, int bytes)
 /* Keepalive finds an idle peer that has vanished. TCP_USER_TIMEOUT is not used for one that vanishes while bytes are
  * under way: Linux also applies it to a peer that is alive and merely does not read for a while (a closed window), and
  * waiting for a slow reader is not a fault. watch_liveness() tells the two apart. */
-static void set_options(rg_tp_t *tp, int fd)
-{
+static void set_options(rg_tp_t *tp, int fd) {
     int one = 1, idle = 1, interval = 1, count = (int)(tp->conf.heartbeat_ms / 1000);
     struct sockaddr_storage peer;
     socklen_t len = sizeof peer;
@@ -140,7 +117,8 @@ static void set_options(rg_tp_t *tp, int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
     int rto_ms = tp->conf.heartbeat_ms > 1000 ? (int)tp->conf.heartbeat_ms : 1000;
     setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_ms, sizeof rto_ms);
-    int local = getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && rg_os_is_local_address((struct sockaddr *)&peer);
+    int local =
+        getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && rg_os_is_local_address((struct sockaddr *)&peer);
     /* The kernel's own sizing suits long links; within a host a fixed size avoids its slow start. */
     int bytes = tp->conf.socket_buffer_bytes ? (int)tp->conf.socket_buffer_bytes : local ? LOCAL_BUFFER : 0;
     if (bytes) {
@@ -153,34 +131,29 @@ static void set_options(rg_tp_t *tp, int fd)
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
-rg_status_t rgt_check_congestion(rg_tp_t *tp, rg_error_t *err)
-{
+rg_status_t rgt_check_congestion(rg_tp_t *tp, rg_error_t *err) {
     snprintf(tp->congestion, sizeof tp->congestion, "%s",
              tp->conf.tcp_congestion && tp->conf.tcp_congestion[0] ? tp->conf.tcp_congestion : "auto");
-    if (strcmp(tp->congestion, "auto") == 0)
-        return RG_OK;
+    if (strcmp(tp->congestion, "auto") == 0) return RG_OK;
     int fd = socket(tp->families[0], SOCK_STREAM | SOCK_CLOEXEC, 0), e = 0;
     if (fd < 0 || setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, tp->congestion, (socklen_t)strlen(tp->congestion)) != 0)
         e = errno;
-    if (fd >= 0)
-        close(fd);
+    if (fd >= 0) close(fd);
     return e ? rg_fail(err, RG_ERR_INVALID, e,
                        "tcp_congestion \"%s\" cannot be used: %s; this host offers what "
                        "/proc/sys/net/ipv4/tcp_available_congestion_control lists, or choose \"auto\"",
-                       tp->congestion, strerror(e)) : RG_OK;
+                       tp->congestion, strerror(e))
+             : RG_OK;
 }
 
 /* ---- Links ---- */
 
-void rgt_link_clear(rg_tp_t *tp, link_t *l)
-{
+void rgt_link_clear(rg_tp_t *tp, link_t *l) {
     conn_t *next;
     for (conn_t *c = tp->conns; c; c = next) {
         next = c->next;
-        if (c->link != l)
-            continue;
-        if (c->tx_op && --c->tx_op->in_flight == 0 && c->tx_op->cut)
-            rgt_send_done(tp, l, c->tx_op, RG_TP_GONE);
+        if (c->link != l) continue;
+        if (c->tx_op && --c->tx_op->in_flight == 0 && c->tx_op->cut) rgt_send_done(tp, l, c->tx_op, RG_TP_GONE);
         c->tx_op = NULL;
         rgt_conn_close(c);
     }
@@ -198,17 +171,13 @@ void rgt_link_clear(rg_tp_t *tp, link_t *l)
         rgt_recv_unlink(l, op);
         rgt_recv_done(tp, l, op, RG_TP_GONE, NULL);
     }
-    while (l->unasked)
-        rgt_unasked_free(l, l->unasked);
-    if (l->note_dirty)
-        tp->n_notes--;
+    while (l->unasked) rgt_unasked_free(l, l->unasked);
+    if (l->note_dirty) tp->n_notes--;
     l->note_dirty = l->note_owed = 0;
 }
 
-void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...)
-{
-    if (l->state == LINK_DOWN || l->state == LINK_FREE)
-        return;
+void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...) {
+    if (l->state == LINK_DOWN || l->state == LINK_FREE) return;
     char text[sizeof l->text];
     va_list ap;
     va_start(ap, fmt);
@@ -225,8 +194,7 @@ void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...)
     rgt_log(tp, RG_LOG_INFO, 0, "tcp: link %u down: %s", l->index, l->text);
 }
 
-static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail)
-{
+static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail) {
     c->link = l;
     c->rail = rail;
     c->rbuf = malloc(READ_BUFFER);
@@ -239,8 +207,7 @@ static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail)
     l->rail[rail] = c;
     /* Bytes that come before all rails are there wait in the kernel. */
     rgt_interest(c, EPOLLRDHUP);
-    if (++l->rails_up < l->rails)
-        return;
+    if (++l->rails_up < l->rails) return;
     l->state = LINK_UP;
     uint64_t now = rg_os_now_ns();
     for (uint32_t r = 0; r < l->rails; r++) {
@@ -251,21 +218,18 @@ static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail)
     rg_completion_t *done = rgt_ring_push(tp);
     done->event = RG_TP_LINK_UP;
     done->link = l->index;
-    if (tp->note_seq)
-        l->note_owed = 1;
+    if (tp->note_seq) l->note_owed = 1;
     rgt_push(tp, l);
 }
 
 /* ---- Dialling ---- */
 
-static void dial_later(conn_t *c, const char *why, int e)
-{
+static void dial_later(conn_t *c, const char *why, int e) {
     link_t *l = c->link;
     char addr[80] = "?";
     rg_os_addr_text((struct sockaddr *)&l->addr[c->addr_index], addr, sizeof addr);
     snprintf(l->text, sizeof l->text, "%s: %s", addr, e ? strerror(e) : why);
-    if (c->fd >= 0)
-        close(c->fd);
+    if (c->fd >= 0) close(c->fd);
     c->fd = -1;
     c->interest = 0;
     c->hello_n = 0;
@@ -280,8 +244,7 @@ static void dial_later(conn_t *c, const char *why, int e)
     rgt_timer_at(c->tp, c->retry_at);
 }
 
-static void dial_try(conn_t *c)
-{
+static void dial_try(conn_t *c) {
     link_t *l = c->link;
     rg_error_t err = { 0 };
     uint64_t now = rg_os_now_ns();
@@ -301,8 +264,7 @@ static void dial_try(conn_t *c)
     rgt_timer_at(c->tp, c->deadline);
 }
 
-rg_status_t rgt_dial(rg_tp_t *tp, link_t *l, rg_error_t *err)
-{
+rg_status_t rgt_dial(rg_tp_t *tp, link_t *l, rg_error_t *err) {
     for (uint32_t r = 0; r < l->rails; r++) {
         conn_t *c = conn_new(tp, CONN_DIALING, -1);
         if (!c) {
@@ -317,14 +279,12 @@ rg_status_t rgt_dial(rg_tp_t *tp, link_t *l, rg_error_t *err)
     return RG_OK;
 }
 
-static void dial_connected(conn_t *c)
-{
+static void dial_connected(conn_t *c) {
     rg_tp_t *tp = c->tp;
     link_t *l = c->link;
     int e = 0;
     socklen_t len = sizeof e;
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &e, &len) != 0)
-        e = errno;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &e, &len) != 0) e = errno;
     if (e) {
         dial_later(c, "", e);
         return;
@@ -349,14 +309,11 @@ static void dial_connected(conn_t *c)
 }
 
 /* Reads what is missing of a greeting: 1 when it is whole, 0 when more must come, -1 when the connection is over. */
-static int greeting_read(conn_t *c)
-{
+static int greeting_read(conn_t *c) {
     while (c->hello_n < HELLO_BYTES) {
         ssize_t n = recv(c->fd, c->hello_bytes + c->hello_n, HELLO_BYTES - c->hello_n, 0);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
         if (n == 0) {
             errno = 0;
             return -1;
@@ -366,19 +323,20 @@ static int greeting_read(conn_t *c)
     return 1;
 }
 
-static void dial_answered(conn_t *c)
-{
+static void dial_answered(conn_t *c) {
     rg_tp_t *tp = c->tp;
     link_t *l = c->link;
     hello_t h;
     int got = greeting_read(c);
     if (got < 0) {
-        dial_later(c, "the other side closed the connection in the handshake: it is another program or another group, or has "
-                   "not been told of this process", errno);
+        dial_later(
+            c,
+            "the other side closed the connection in the handshake: it is another program or another group, or has "
+            "not been told of this process",
+            errno);
         return;
     }
-    if (got == 0)
-        return;
+    if (got == 0) return;
     if (rgt_hello_get(c->hello_bytes, &h) != 0 || h.kind != HELLO_ACK || memcmp(h.nonce, tp->cfg.nonce, 16) != 0 ||
         memcmp(h.from, l->identity, 16) != 0 || memcmp(h.to, tp->cfg.identity, 16) != 0 || h.attempt != l->attempt ||
         h.rail != c->rail) {
@@ -390,8 +348,8 @@ static void dial_answered(conn_t *c)
 
 /* ---- Accepting ---- */
 
-rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, uint8_t *blob, uint32_t *blob_len, rg_error_t *err)
-{
+rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, uint8_t *blob, uint32_t *blob_len,
+                       rg_error_t *err) {
     struct sockaddr_storage told[ADDRS_MAX];
     static const sa_family_t families[2] = { AF_INET, AF_INET6 };
     int count = 0;
@@ -399,23 +357,18 @@ rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, 
         struct sockaddr_storage at, bound;
         int having = 0;
         for (int i = 0; i < n; i++)
-            if (addr[i].ss_family == families[f] && having++ == 0)
-                at = addr[i];
-        if (having == 0)
-            continue;
+            if (addr[i].ss_family == families[f] && having++ == 0) at = addr[i];
+        if (having == 0) continue;
         /* One address: nobody can come by another way. Several: all, since a socket can have only one or all. */
         if (families[f] == AF_INET) {
             ((struct sockaddr_in *)&at)->sin_port = htons((uint16_t)tp->conf.listen_port);
-            if (having > 1)
-                ((struct sockaddr_in *)&at)->sin_addr.s_addr = htonl(INADDR_ANY);
+            if (having > 1) ((struct sockaddr_in *)&at)->sin_addr.s_addr = htonl(INADDR_ANY);
         } else {
             ((struct sockaddr_in6 *)&at)->sin6_port = htons((uint16_t)tp->conf.listen_port);
-            if (having > 1)
-                ((struct sockaddr_in6 *)&at)->sin6_addr = in6addr_any;
+            if (having > 1) ((struct sockaddr_in6 *)&at)->sin6_addr = in6addr_any;
         }
         int fd = rg_os_listen((struct sockaddr *)&at, rgt_salen(&at), &bound, err);
-        if (fd < 0)
-            return (rg_status_t)fd;
+        if (fd < 0) return (rg_status_t)fd;
         listener_t *ls = &tp->listen[tp->listeners];
         ls->ev = EV_LISTENER;
         ls->fd = fd;
@@ -424,13 +377,11 @@ rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, 
         if (epoll_ctl(tp->epoll, EPOLL_CTL_ADD, fd, &ev) != 0)
             return rg_fail(err, RG_ERR_SYSTEM, errno, "cannot watch the listening socket: %s", strerror(errno));
         for (int i = 0; i < n && count < ADDRS_MAX; i++) {
-            if (addr[i].ss_family != families[f])
-                continue;
+            if (addr[i].ss_family != families[f]) continue;
             told[count] = addr[i];
             if (families[f] == AF_INET)
                 ((struct sockaddr_in *)&told[count])->sin_port = ((struct sockaddr_in *)&bound)->sin_port;
-            else
-                ((struct sockaddr_in6 *)&told[count])->sin6_port = ((struct sockaddr_in6 *)&bound)->sin6_port;
+            else ((struct sockaddr_in6 *)&told[count])->sin6_port = ((struct sockaddr_in6 *)&bound)->sin6_port;
             if (families[f] == AF_INET6 && ((const struct sockaddr_in6 *)&addr[i])->sin6_scope_id)
                 tp->scope = ((const struct sockaddr_in6 *)&addr[i])->sin6_scope_id;
             count++;
@@ -440,8 +391,7 @@ rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, 
     return RG_OK;
 }
 
-static void stranger_close(conn_t *c, const char *why)
-{
+static void stranger_close(conn_t *c, const char *why) {
     struct sockaddr_storage peer;
     socklen_t len = sizeof peer;
     char text[80] = "?";
@@ -451,8 +401,7 @@ static void stranger_close(conn_t *c, const char *why)
     rgt_conn_close(c);
 }
 
-static void evict_oldest(rg_tp_t *tp, conn_state_t s, const char *why)
-{
+static void evict_oldest(rg_tp_t *tp, conn_state_t s, const char *why) {
     for (conn_t *c = tp->conns; c; c = c->next)
         if (c->state == s) {
             stranger_close(c, why);
@@ -460,13 +409,11 @@ static void evict_oldest(rg_tp_t *tp, conn_state_t s, const char *why)
         }
 }
 
-static void adopt(rg_tp_t *tp, link_t *l, conn_t *c)
-{
+static void adopt(rg_tp_t *tp, link_t *l, conn_t *c) {
     hello_t h = c->hello;
     if (l->attempt != h.attempt) {
         for (uint32_t r = 0; r < RAILS_MAX; r++)
-            if (l->rail[r])
-                rgt_conn_close(l->rail[r]);
+            if (l->rail[r]) rgt_conn_close(l->rail[r]);
         memset(l->rail, 0, sizeof l->rail);
         l->rails_up = 0;
         l->attempt = h.attempt;
@@ -490,37 +437,27 @@ static void adopt(rg_tp_t *tp, link_t *l, conn_t *c)
 }
 
 /* The peer's newest attempt counts: an older one is a connection that it has given up. */
-void rgt_adopt_parked(rg_tp_t *tp, link_t *l)
-{
+void rgt_adopt_parked(rg_tp_t *tp, link_t *l) {
     conn_t *next, *newest = NULL;
-    if (!tp->nonce_known)
-        return;
+    if (!tp->nonce_known) return;
     for (conn_t *c = tp->conns; c; c = next) {
         uint8_t byte;
         next = c->next;
-        if (c->state != CONN_PARKED || memcmp(c->hello.from, l->identity, 16) != 0)
-            continue;
-        if (recv(c->fd, &byte, 1, MSG_PEEK) == 0)
-            rgt_conn_close(c);
-        else
-            newest = c;
+        if (c->state != CONN_PARKED || memcmp(c->hello.from, l->identity, 16) != 0) continue;
+        if (recv(c->fd, &byte, 1, MSG_PEEK) == 0) rgt_conn_close(c);
+        else newest = c;
     }
-    if (!newest)
-        return;
+    if (!newest) return;
     uint64_t attempt = newest->hello.attempt;
     for (conn_t *c = tp->conns; c; c = next) {
         next = c->next;
-        if (c->state != CONN_PARKED || memcmp(c->hello.from, l->identity, 16) != 0)
-            continue;
-        if (c->hello.attempt == attempt && l->state == LINK_WAITING)
-            adopt(tp, l, c);
-        else if (c->hello.attempt != attempt)
-            rgt_conn_close(c);
+        if (c->state != CONN_PARKED || memcmp(c->hello.from, l->identity, 16) != 0) continue;
+        if (c->hello.attempt == attempt && l->state == LINK_WAITING) adopt(tp, l, c);
+        else if (c->hello.attempt != attempt) rgt_conn_close(c);
     }
 }
 
-static link_t *link_waiting_for(rg_tp_t *tp, const uint8_t id[16])
-{
+static link_t *link_waiting_for(rg_tp_t *tp, const uint8_t id[16]) {
     for (uint32_t i = 0; i < tp->n_links; i++)
         if (tp->links[i] && tp->links[i]->state == LINK_WAITING && memcmp(tp->links[i]->identity, id, 16) == 0)
             return tp->links[i];
@@ -528,8 +465,7 @@ static link_t *link_waiting_for(rg_tp_t *tp, const uint8_t id[16])
 }
 
 /* A greeting is whole: adopt, park, or close. */
-static void greeted(rg_tp_t *tp, conn_t *c)
-{
+static void greeted(rg_tp_t *tp, conn_t *c) {
     if (tp->nonce_known && memcmp(c->hello.nonce, tp->cfg.nonce, 16) != 0) {
         stranger_close(c, "it belongs to another group");
         return;
@@ -539,8 +475,7 @@ static void greeted(rg_tp_t *tp, conn_t *c)
         adopt(tp, l, c);
         return;
     }
-    if (c->state == CONN_PARKED)
-        return;
+    if (c->state == CONN_PARKED) return;
     if (tp->n_parked >= PARKED_MAX)
         evict_oldest(tp, CONN_PARKED, "too many peers wait that this process has not been told of");
     set_state(c, CONN_PARKED);
@@ -549,8 +484,7 @@ static void greeted(rg_tp_t *tp, conn_t *c)
     rgt_interest(c, EPOLLRDHUP);
 }
 
-static void stranger_read(rg_tp_t *tp, conn_t *c)
-{
+static void stranger_read(rg_tp_t *tp, conn_t *c) {
     int got = greeting_read(c);
     if (got < 0) {
         stranger_close(c, "it left without a greeting");
@@ -559,15 +493,13 @@ static void stranger_read(rg_tp_t *tp, conn_t *c)
             stranger_close(c, "it does not speak this protocol, or another version of it");
         else if (memcmp(c->hello.to, tp->cfg.identity, 16) != 0 || memcmp(c->hello.from, tp->cfg.identity, 16) == 0)
             stranger_close(c, "it looks for another process");
-        else
-            greeted(tp, c);
+        else greeted(tp, c);
     } else if (c->hello_n >= 4 && memcmp(c->hello_bytes, "RHel", 4) != 0) {
         stranger_close(c, "it does not speak this protocol");
     }
 }
 
-void rgt_nonce_known(rg_tp_t *tp)
-{
+void rgt_nonce_known(rg_tp_t *tp) {
     conn_t *next;
     for (conn_t *c = tp->conns; c; c = next) {
         next = c->next;
@@ -575,23 +507,20 @@ void rgt_nonce_known(rg_tp_t *tp)
             stranger_close(c, "it belongs to another group");
     }
     for (uint32_t i = 0; i < tp->n_links; i++)
-        if (tp->links[i] && tp->links[i]->state == LINK_WAITING)
-            rgt_adopt_parked(tp, tp->links[i]);
+        if (tp->links[i] && tp->links[i]->state == LINK_WAITING) rgt_adopt_parked(tp, tp->links[i]);
 }
 
 /* Without a descriptor to accept into, the pending connection would keep the listening socket readable for ever. The
  * spare descriptor is given up to take it and close it; if even that fails the socket rests for a while. */
-static void no_descriptors(rg_tp_t *tp, listener_t *ls)
-{
-    rgt_log(tp, RG_LOG_WARN, 1, "tcp: a connection was refused: no file descriptors are left; raise the limit (ulimit -n)");
+static void no_descriptors(rg_tp_t *tp, listener_t *ls) {
+    rgt_log(tp, RG_LOG_WARN, 1,
+            "tcp: a connection was refused: no file descriptors are left; raise the limit (ulimit -n)");
     if (tp->spare_fd >= 0) {
         close(tp->spare_fd);
         int fd = accept4(ls->fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0)
-            close(fd);
+        if (fd >= 0) close(fd);
         tp->spare_fd = epoll_create1(EPOLL_CLOEXEC);
-        if (fd >= 0)
-            return;
+        if (fd >= 0) return;
     }
     struct epoll_event ev = { .events = 0, .data.ptr = ls };
     epoll_ctl(tp->epoll, EPOLL_CTL_MOD, ls->fd, &ev);
@@ -600,16 +529,13 @@ static void no_descriptors(rg_tp_t *tp, listener_t *ls)
     rgt_timer_at(tp, tp->resume_listen);
 }
 
-void rgt_accept(rg_tp_t *tp, listener_t *ls)
-{
+void rgt_accept(rg_tp_t *tp, listener_t *ls) {
     /* A bounded number at a time, so that a flood cannot hold up the links. */
     for (int i = 0; i < 16; i++) {
         int fd = accept4(ls->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-                no_descriptors(tp, ls);
-            if (errno == EINTR || errno == ECONNABORTED)
-                continue;
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) no_descriptors(tp, ls);
+            if (errno == EINTR || errno == ECONNABORTED) continue;
             return;
         }
         if (tp->n_strangers >= STRANGERS_MAX)
@@ -629,30 +555,23 @@ void rgt_accept(rg_tp_t *tp, listener_t *ls)
     }
 }
 
-void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events)
-{
-    if (c->state == CONN_DIALING)
-        dial_connected(c);
-    else if (c->state == CONN_GREETING)
-        dial_answered(c);
-    else if (c->state == CONN_STRANGER)
-        stranger_read(tp, c);
-    else if (c->state == CONN_PARKED && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
-        rgt_conn_close(c);
+void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events) {
+    if (c->state == CONN_DIALING) dial_connected(c);
+    else if (c->state == CONN_GREETING) dial_answered(c);
+    else if (c->state == CONN_STRANGER) stranger_read(tp, c);
+    else if (c->state == CONN_PARKED && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) rgt_conn_close(c);
 }
 
 /* ---- Timers ---- */
 
 /* A peer that is alive acknowledges, even when it does not read: its kernel answers data and window probes alike. */
-static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now)
-{
+static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
     struct tcp_info ti;
     socklen_t len = sizeof ti;
     uint64_t allowed = tp->conf.heartbeat_ms * 1000000ull;
     memset(&ti, 0, sizeof ti);
     c->deadline = now + allowed / 4;
-    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0)
-        return;
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0) return;
     if (ti.tcpi_unacked == 0 && ti.tcpi_probes == 0) {
         c->retry_at = NEVER;
         return;
@@ -667,49 +586,39 @@ static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now)
                       (unsigned long long)((now - c->retry_at) / 1000000u));
 }
 
-static void conn_timer(rg_tp_t *tp, conn_t *c, uint64_t now)
-{
+static void conn_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
     switch (c->state) {
     case CONN_DIALING:
-        if (c->retry_at <= now)
-            dial_try(c);
-        else if (c->deadline <= now)
-            dial_later(c, "no answer", 0);
+        if (c->retry_at <= now) dial_try(c);
+        else if (c->deadline <= now) dial_later(c, "no answer", 0);
         break;
     case CONN_STRANGER:
-        if (c->deadline <= now)
-            stranger_close(c, "it did not say who it is");
+        if (c->deadline <= now) stranger_close(c, "it did not say who it is");
         break;
     case CONN_PARKED:
-        if (c->deadline <= now)
-            stranger_close(c, "this process was never told of it");
+        if (c->deadline <= now) stranger_close(c, "this process was never told of it");
         break;
     case CONN_RAIL:
-        if (c->deadline <= now)
-            watch_liveness(tp, c, now);
+        if (c->deadline <= now) watch_liveness(tp, c, now);
         break;
-    default:
-        break;
+    default: break;
     }
 }
 
-static void link_timer(rg_tp_t *tp, link_t *l, uint64_t now)
-{
-    if ((l->state != LINK_DIALING && l->state != LINK_WAITING) || l->deadline > now)
-        return;
+static void link_timer(rg_tp_t *tp, link_t *l, uint64_t now) {
+    if ((l->state != LINK_DIALING && l->state != LINK_WAITING) || l->deadline > now) return;
     if (l->state == LINK_WAITING) {
         rgt_link_fail(tp, l, "the peer did not connect to this process within %u ms", l->timeout_ms);
     } else {
         char addr[80], why[200];
         rg_os_addr_text((struct sockaddr *)&l->addr[0], addr, sizeof addr);
         snprintf(why, sizeof why, "%.199s", l->text[0] ? l->text : "no answer");
-        rgt_link_fail(tp, l, "cannot connect to %s%s within %u ms; last: %s", addr, l->addrs > 1 ? " or its other addresses" : "",
-                      l->timeout_ms, why);
+        rgt_link_fail(tp, l, "cannot connect to %s%s within %u ms; last: %s", addr,
+                      l->addrs > 1 ? " or its other addresses" : "", l->timeout_ms, why);
     }
 }
 
-void rgt_timers(rg_tp_t *tp, uint64_t now)
-{
+void rgt_timers(rg_tp_t *tp, uint64_t now) {
     conn_t *next;
     tp->next_timer = NEVER;
     for (conn_t *c = tp->conns; c; c = next) {
@@ -722,13 +631,10 @@ void rgt_timers(rg_tp_t *tp, uint64_t now)
         }
     }
     for (uint32_t i = 0; i < tp->n_links; i++)
-        if (tp->links[i])
-            link_timer(tp, tp->links[i], now);
+        if (tp->links[i]) link_timer(tp, tp->links[i], now);
     for (conn_t *c = tp->conns; c; c = c->next) {
-        if (c->state != CONN_RAIL || c->deadline != NEVER)
-            rgt_timer_at(tp, c->deadline);
-        if (c->state == CONN_DIALING)
-            rgt_timer_at(tp, c->retry_at);
+        if (c->state != CONN_RAIL || c->deadline != NEVER) rgt_timer_at(tp, c->deadline);
+        if (c->state == CONN_DIALING) rgt_timer_at(tp, c->retry_at);
     }
     for (uint32_t i = 0; i < tp->n_links; i++)
         if (tp->links[i] && (tp->links[i]->state == LINK_DIALING || tp->links[i]->state == LINK_WAITING))

@@ -17,18 +17,18 @@
 
 #define FRAME_BYTES 80
 #define HELLO_BYTES 80
-#define SEGMENT (256u << 10)      /* most payload of one frame; a multiple of every element size */
-#define READ_BUFFER (68u << 10)   /* per rail: headers and small messages, several per read */
-#define STAGING (256u << 10)      /* one per endpoint: large reductions pass through it while they are in cache */
-#define PEEK_DIRECT (16u << 10)   /* a copying receive from this size on is read straight into place */
-#define UNASKED_MAX (16u << 20)   /* per link: bytes kept of messages that nobody has asked for yet */
-#define UNASKED_COUNT_MAX 4096u   /* per link: their number, so that empty messages are bounded too */
+#define SEGMENT (256u << 10)    /* most payload of one frame; a multiple of every element size */
+#define READ_BUFFER (68u << 10) /* per rail: headers and small messages, several per read */
+#define STAGING (256u << 10)    /* one per endpoint: large reductions pass through it while they are in cache */
+#define PEEK_DIRECT (16u << 10) /* a copying receive from this size on is read straight into place */
+#define UNASKED_MAX (16u << 20) /* per link: bytes kept of messages that nobody has asked for yet */
+#define UNASKED_COUNT_MAX 4096u /* per link: their number, so that empty messages are bounded too */
 #define STRANGERS_MAX 64
 #define PARKED_MAX 64
 #define RAILS_MAX 16
 #define ADDRS_MAX 8
 #define LINKS_MAX 65536u
-#define DIRECT_RAILS 8            /* up to this many rails are read without asking epoll first */
+#define DIRECT_RAILS 8 /* up to this many rails are read without asking epoll first */
 #define STRANGER_NS (5 * 1000000000ull)
 #define PARKED_NS (30 * 1000000000ull)
 #define NEVER UINT64_MAX
@@ -42,7 +42,7 @@ typedef struct frame {
     uint32_t len;      /* payload bytes that follow */
     uint32_t note_seq; /* rails overtake each other: the larger one is the newer note */
     uint64_t note;
-    uint64_t mseq;     /* number of the message on this link: what holds its segments together */
+    uint64_t mseq; /* number of the message on this link: what holds its segments together */
     uint64_t offset, total;
     rg_tag_t tag;
 } frame_t;
@@ -65,7 +65,8 @@ void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h);
 int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h); /* 0 when it is one */
 
 uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n);
-int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[ADDRS_MAX]); /* how many; -1: not a blob */
+int rgt_blob_get(const uint8_t *blob, uint32_t len,
+                 struct sockaddr_storage out[ADDRS_MAX]); /* how many; -1: not a blob */
 socklen_t rgt_salen(const struct sockaddr_storage *a);
 
 /* ---- Operations ---- */
@@ -103,7 +104,7 @@ typedef enum conn_state {
     CONN_STRANGER, /* accepted, has not said HELLO yet */
     CONN_PARKED,   /* said HELLO, but nobody here waits for it yet */
     CONN_RAIL,
-    CONN_DEAD      /* freed at the end of the poll: events of it may still be in hand */
+    CONN_DEAD /* freed at the end of the poll: events of it may still be in hand */
 } conn_state_t;
 
 enum { EV_LISTENER = 1, EV_CONN = 2 };
@@ -122,7 +123,7 @@ typedef struct conn {
     uint64_t deadline; /* of the state; RAIL: when to look whether the peer still answers */
     uint64_t retry_at, backoff_ns;
     int addr_index;
-    hello_t hello;          /* STRANGER, PARKED */
+    hello_t hello; /* STRANGER, PARKED */
     uint8_t hello_bytes[HELLO_BYTES];
     uint32_t hello_n;
     uint8_t *rbuf; /* READ_BUFFER, of a RAIL */
@@ -163,8 +164,8 @@ typedef struct link {
     uint32_t rail_next;
     send_op_t *send_head, **send_tail;
     recv_op_t *recv_head, **recv_tail;
-    uint32_t posted;   /* receives in the list */
-    uint32_t stalled;  /* rails whose frame waits for a receive */
+    uint32_t posted;  /* receives in the list */
+    uint32_t stalled; /* rails whose frame waits for a receive */
     unasked_t *unasked;
     uint64_t unasked_bytes;
     uint32_t unasked_count;
@@ -204,7 +205,7 @@ struct rg_tp {
     uint32_t note_seq;
     send_op_t *free_sends;
     recv_op_t *free_recvs;
-    uint32_t n_ops; /* sends and receives out */
+    uint32_t n_ops;     /* sends and receives out */
     const void *now_op; /* the operation that send() or recv() is just posting, */
     int now_done;       /* and whether it finished at once */
     /* Completions in waiting: a ring whose size is a power of two and never less than what can still complete. */
@@ -219,17 +220,19 @@ struct rg_tp {
 };
 
 /* ---- tcp.c ---- */
-int rgt_ring_reserve(rg_tp_t *tp, uint32_t more);          /* 0 when `more` completions fit as well */
-rg_completion_t *rgt_ring_push(rg_tp_t *tp);               /* zeroed; within what was reserved */
+int rgt_ring_reserve(rg_tp_t *tp, uint32_t more); /* 0 when `more` completions fit as well */
+rg_completion_t *rgt_ring_push(rg_tp_t *tp);      /* zeroed; within what was reserved */
 void rgt_send_done(rg_tp_t *tp, link_t *l, send_op_t *op, rg_tp_status_t st);
 void rgt_recv_done(rg_tp_t *tp, link_t *l, recv_op_t *op, rg_tp_status_t st, const rg_tag_t *came);
 void rgt_send_free(rg_tp_t *tp, send_op_t *op);
 void rgt_recv_free(rg_tp_t *tp, recv_op_t *op);
 void rgt_recv_unlink(link_t *l, recv_op_t *op);
-void rgt_log(rg_tp_t *tp, rg_log_level_t level, int limited, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+void rgt_log(rg_tp_t *tp, rg_log_level_t level, int limited, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* ---- tcp_conn.c ---- */
-rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, uint8_t *blob, uint32_t *blob_len, rg_error_t *err);
+rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, uint8_t *blob, uint32_t *blob_len,
+                       rg_error_t *err);
 rg_status_t rgt_check_congestion(rg_tp_t *tp, rg_error_t *err);
 rg_status_t rgt_dial(rg_tp_t *tp, link_t *l, rg_error_t *err);
 void rgt_adopt_parked(rg_tp_t *tp, link_t *l);
@@ -246,15 +249,15 @@ void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...) __attribute__((
 void rgt_link_clear(rg_tp_t *tp, link_t *l);
 
 /* ---- tcp_send.c ---- */
-void rgt_push(rg_tp_t *tp, link_t *l);              /* lets free rails take frames */
-void rgt_tx(rg_tp_t *tp, conn_t *c);                /* goes on with the frame in hand */
-int rgt_tx_fence(conn_t *c);                        /* cuts the frame in hand loose from the caller's buffer; -1: no memory */
+void rgt_push(rg_tp_t *tp, link_t *l); /* lets free rails take frames */
+void rgt_tx(rg_tp_t *tp, conn_t *c);   /* goes on with the frame in hand */
+int rgt_tx_fence(conn_t *c);           /* cuts the frame in hand loose from the caller's buffer; -1: no memory */
 void rgt_pipe_close(conn_t *c);
 
 /* ---- tcp_recv.c ---- */
 void rgt_rx(rg_tp_t *tp, conn_t *c);
 void rgt_post(rg_tp_t *tp, link_t *l, recv_op_t *op); /* looks among what has come already */
-void rgt_restart(rg_tp_t *tp, link_t *l);            /* looks again at frames that wait for a receive */
+void rgt_restart(rg_tp_t *tp, link_t *l);             /* looks again at frames that wait for a receive */
 void rgt_rx_fence(rg_tp_t *tp, link_t *l);
 void rgt_unasked_free(link_t *l, unasked_t *u);
 

@@ -14,37 +14,28 @@
 
 #define TURN (512u << 10) /* bytes per call and rail: then sending has its turn */
 
-static int tag_equal(const rg_tag_t *a, const rg_tag_t *b)
-{
+static int tag_equal(const rg_tag_t *a, const rg_tag_t *b) {
     return a->epoch == b->epoch && a->gen == b->gen && a->op == b->op && a->ord == b->ord;
 }
 
 /* ---- Messages without a receive ---- */
 
-void rgt_unasked_free(link_t *l, unasked_t *u)
-{
+void rgt_unasked_free(link_t *l, unasked_t *u) {
     unasked_t **at = &l->unasked;
-    while (*at && *at != u)
-        at = &(*at)->next;
-    if (*at)
-        *at = u->next;
+    while (*at && *at != u) at = &(*at)->next;
+    if (*at) *at = u->next;
     for (uint32_t r = 0; r < l->rails; r++)
-        if (l->rail[r] && l->rail[r]->kept == u)
-            l->rail[r]->kept = NULL;
-    if (u->bytes)
-        l->unasked_bytes -= u->total;
+        if (l->rail[r] && l->rail[r]->kept == u) l->rail[r]->kept = NULL;
+    if (u->bytes) l->unasked_bytes -= u->total;
     l->unasked_count--;
     free(u->bytes);
     free(u);
 }
 
-static unasked_t *unasked_new(link_t *l, const frame_t *f, int keep)
-{
-    if (l->unasked_count >= UNASKED_COUNT_MAX || (keep && f->total > UNASKED_MAX - l->unasked_bytes))
-        return NULL;
+static unasked_t *unasked_new(link_t *l, const frame_t *f, int keep) {
+    if (l->unasked_count >= UNASKED_COUNT_MAX || (keep && f->total > UNASKED_MAX - l->unasked_bytes)) return NULL;
     unasked_t *u = calloc(1, sizeof *u);
-    if (!u)
-        return NULL;
+    if (!u) return NULL;
     if (keep) {
         u->bytes = malloc(f->total ? f->total : 1);
         if (!u->bytes) {
@@ -58,16 +49,13 @@ static unasked_t *unasked_new(link_t *l, const frame_t *f, int keep)
     u->total = f->total;
     l->unasked_count++;
     unasked_t **at = &l->unasked; /* in order of arrival */
-    while (*at)
-        at = &(*at)->next;
+    while (*at) at = &(*at)->next;
     *at = u;
     return u;
 }
 
-static void tell_unexpected(rg_tp_t *tp, link_t *l, const frame_t *f)
-{
-    if (f->offset != 0 || rgt_ring_reserve(tp, 1) != 0)
-        return; /* once per message: its first frame */
+static void tell_unexpected(rg_tp_t *tp, link_t *l, const frame_t *f) {
+    if (f->offset != 0 || rgt_ring_reserve(tp, 1) != 0) return; /* once per message: its first frame */
     rg_completion_t *c = rgt_ring_push(tp);
     c->event = RG_TP_UNEXPECTED;
     c->link = l->index;
@@ -76,8 +64,7 @@ static void tell_unexpected(rg_tp_t *tp, link_t *l, const frame_t *f)
 
 /* ---- Sinks ---- */
 
-static void reduce_bytes(conn_t *c, const uint8_t *p, uint32_t n)
-{
+static void reduce_bytes(conn_t *c, const uint8_t *p, uint32_t n) {
     const rg_tp_recv_t *r = &c->rx->r;
     uint32_t e = r->wire_elem;
     uint64_t index = (c->f.offset + c->done) / e;
@@ -88,36 +75,33 @@ static void reduce_bytes(conn_t *c, const uint8_t *p, uint32_t n)
         c->carry_n += have;
         p += have;
         n -= have;
-        if (c->carry_n < e)
-            return;
-        r->reduce(r->reduce_ctx, (uint8_t *)r->dst + index * r->dst_elem, (const uint8_t *)r->a + index * r->a_elem, c->carry, 1);
+        if (c->carry_n < e) return;
+        r->reduce(r->reduce_ctx, (uint8_t *)r->dst + index * r->dst_elem, (const uint8_t *)r->a + index * r->a_elem,
+                  c->carry, 1);
         index++;
         c->carry_n = 0;
     }
     uint32_t whole = n / e;
     if (whole)
-        r->reduce(r->reduce_ctx, (uint8_t *)r->dst + index * r->dst_elem, (const uint8_t *)r->a + index * r->a_elem, p, whole);
+        r->reduce(r->reduce_ctx, (uint8_t *)r->dst + index * r->dst_elem, (const uint8_t *)r->a + index * r->a_elem, p,
+                  whole);
     c->carry_n = n - whole * e;
     memcpy(c->carry, p + whole * e, c->carry_n);
 }
 
-static void take_bytes(conn_t *c, const uint8_t *p, uint32_t n)
-{
+static void take_bytes(conn_t *c, const uint8_t *p, uint32_t n) {
     if (c->rx && c->rx->r.reduce) {
         reduce_bytes(c, p, n);
         return;
     }
-    if (c->rx)
-        memcpy((uint8_t *)c->rx->r.dst + c->f.offset + c->done, p, n);
-    else if (c->kept && c->kept->bytes)
-        memcpy(c->kept->bytes + c->f.offset + c->done, p, n);
+    if (c->rx) memcpy((uint8_t *)c->rx->r.dst + c->f.offset + c->done, p, n);
+    else if (c->kept && c->kept->bytes) memcpy(c->kept->bytes + c->f.offset + c->done, p, n);
     c->done += n;
 }
 
 static int from_kept(rg_tp_t *tp, link_t *l, recv_op_t *op, unasked_t *u);
 
-static void body_done(rg_tp_t *tp, conn_t *c)
-{
+static void body_done(rg_tp_t *tp, conn_t *c) {
     link_t *l = c->link;
     recv_op_t *op = c->rx;
     unasked_t *u = c->kept;
@@ -134,8 +118,7 @@ static void body_done(rg_tp_t *tp, conn_t *c)
         }
     } else if (u) {
         u->got += c->f.len;
-        if (u->got < u->total)
-            return;
+        if (u->got < u->total) return;
         if (!u->bytes) {
             rgt_unasked_free(l, u);
             return;
@@ -152,16 +135,13 @@ static void body_done(rg_tp_t *tp, conn_t *c)
 /* ---- Matching ---- */
 
 /* The receive for a frame: the one bound to its message, else the first with its tag that is not bound. */
-static recv_op_t *find_recv(link_t *l, const frame_t *f)
-{
+static recv_op_t *find_recv(link_t *l, const frame_t *f) {
     recv_op_t *fresh = NULL;
     for (recv_op_t *op = l->recv_head; op; op = op->next) {
         if (op->bound ? op->mseq == f->mseq : !fresh && tag_equal(&op->r.tag, &f->tag)) {
-            if (op->bound)
-                return op;
+            if (op->bound) return op;
             fresh = op;
-            if (f->offset == 0 && f->len == f->total)
-                return fresh; /* whole message: nothing can be bound to it */
+            if (f->offset == 0 && f->len == f->total) return fresh; /* whole message: nothing can be bound to it */
         }
     }
     return fresh;
@@ -169,16 +149,14 @@ static recv_op_t *find_recv(link_t *l, const frame_t *f)
 
 enum { DISPATCH_GO, DISPATCH_STALL, DISPATCH_BROKEN };
 
-static int to_receive(rg_tp_t *tp, conn_t *c, recv_op_t *op)
-{
+static int to_receive(rg_tp_t *tp, conn_t *c, recv_op_t *op) {
     link_t *l = c->link;
     const frame_t *f = &c->f;
     if (!op->bound && (op->r.tag.sig != f->tag.sig || op->r.len != f->total)) {
         /* The rest of the message, on whatever rail, has no receive either. */
         if (f->len < f->total) {
             c->kept = unasked_new(l, f, 0);
-            if (!c->kept)
-                return DISPATCH_BROKEN;
+            if (!c->kept) return DISPATCH_BROKEN;
         }
         rgt_recv_unlink(l, op);
         rgt_recv_done(tp, l, op, RG_TP_MISMATCH, &f->tag);
@@ -194,33 +172,26 @@ static int to_receive(rg_tp_t *tp, conn_t *c, recv_op_t *op)
 }
 
 /* Decides where the frame in hand goes. */
-static int dispatch(rg_tp_t *tp, conn_t *c)
-{
+static int dispatch(rg_tp_t *tp, conn_t *c) {
     link_t *l = c->link;
     const frame_t *f = &c->f;
     c->rx = NULL;
     c->kept = NULL;
-    if (f->tag.epoch < tp->fence)
-        return DISPATCH_GO;
+    if (f->tag.epoch < tp->fence) return DISPATCH_GO;
     for (unasked_t *u = l->unasked; u; u = u->next)
         if (u->mseq == f->mseq) {
-            if (u->total != f->total || u->got + f->len > u->total)
-                return DISPATCH_BROKEN;
+            if (u->total != f->total || u->got + f->len > u->total) return DISPATCH_BROKEN;
             c->kept = u;
             return DISPATCH_GO;
         }
     recv_op_t *op = find_recv(l, f);
-    if (op)
-        return to_receive(tp, c, op);
-    if (!c->stalled)
-        tell_unexpected(tp, l, f);
-    if (l->posted > 0)
-        c->kept = unasked_new(l, f, 1);
+    if (op) return to_receive(tp, c, op);
+    if (!c->stalled) tell_unexpected(tp, l, f);
+    if (l->posted > 0) c->kept = unasked_new(l, f, 1);
     return c->kept ? DISPATCH_GO : DISPATCH_STALL;
 }
 
-static void stall(conn_t *c, int on)
-{
+static void stall(conn_t *c, int on) {
     if (c->stalled != on) {
         c->stalled = (uint8_t)on;
         c->link->stalled += on ? 1u : (uint32_t)-1;
@@ -228,26 +199,22 @@ static void stall(conn_t *c, int on)
 }
 
 /* The header in hand is whole and sound. Returns 0 when its payload can be taken. */
-static int begin_body(rg_tp_t *tp, conn_t *c)
-{
+static int begin_body(rg_tp_t *tp, conn_t *c) {
     int what = dispatch(tp, c);
     if (what == DISPATCH_BROKEN) {
         rgt_link_fail(tp, c->link, "the peer broke the protocol: frame contradicts its message (or too many of them)");
         return -1;
     }
     stall(c, what == DISPATCH_STALL);
-    if (what == DISPATCH_STALL)
-        return -1;
+    if (what == DISPATCH_STALL) return -1;
     c->in_body = 1;
     c->done = 0;
     c->carry_n = 0;
-    if (c->f.len == 0)
-        body_done(tp, c);
+    if (c->f.len == 0) body_done(tp, c);
     return 0;
 }
 
-static int take_header(rg_tp_t *tp, conn_t *c)
-{
+static int take_header(rg_tp_t *tp, conn_t *c) {
     link_t *l = c->link;
     const char *wrong = rgt_frame_get(c->rbuf + c->rpos, &c->f);
     c->rpos += FRAME_BYTES;
@@ -267,8 +234,7 @@ static int take_header(rg_tp_t *tp, conn_t *c)
 }
 
 /* Works off what is in the buffer. 0: more bytes are wanted; -1: stalled or the link is gone. */
-static int parse(rg_tp_t *tp, conn_t *c)
-{
+static int parse(rg_tp_t *tp, conn_t *c) {
     for (;;) {
         uint32_t have = c->rend - c->rpos;
         if (c->in_body) {
@@ -277,18 +243,14 @@ static int parse(rg_tp_t *tp, conn_t *c)
                 take_bytes(c, c->rbuf + c->rpos, n);
                 c->rpos += n;
             }
-            if (c->done < c->f.len)
-                break;
+            if (c->done < c->f.len) break;
             body_done(tp, c);
         } else {
-            if (have < FRAME_BYTES)
-                break;
-            if (take_header(tp, c) != 0)
-                return -1;
+            if (have < FRAME_BYTES) break;
+            if (take_header(tp, c) != 0) return -1;
         }
     }
-    if (c->rpos == c->rend)
-        c->rpos = c->rend = 0;
+    if (c->rpos == c->rend) c->rpos = c->rend = 0;
     return 0;
 }
 
@@ -296,91 +258,70 @@ static int parse(rg_tp_t *tp, conn_t *c)
 
 /* How much may be read into the buffer where a header is next: little when a large plain copy follows, whose bytes had
  * better go straight into place. */
-static uint32_t header_room(const link_t *l)
-{
+static uint32_t header_room(const link_t *l) {
     const recv_op_t *op = l->recv_head;
     return op && !op->r.reduce && op->r.len >= PEEK_DIRECT ? FRAME_BYTES : READ_BUFFER;
 }
 
-static ssize_t read_buffer(conn_t *c, uint32_t *asked)
-{
+static ssize_t read_buffer(conn_t *c, uint32_t *asked) {
     if (c->rpos > 0 && c->rend - c->rpos < FRAME_BYTES) {
         memmove(c->rbuf, c->rbuf + c->rpos, c->rend - c->rpos);
         c->rend -= c->rpos;
         c->rpos = 0;
     }
     uint32_t room = READ_BUFFER - c->rend, most = header_room(c->link);
-    if (!c->in_body && most > c->rend && most - c->rend < room)
-        room = most - c->rend;
+    if (!c->in_body && most > c->rend && most - c->rend < room) room = most - c->rend;
     *asked = room;
     ssize_t n = recv(c->fd, c->rbuf + c->rend, room, 0);
-    if (n > 0)
-        c->rend += (uint32_t)n;
+    if (n > 0) c->rend += (uint32_t)n;
     return n;
 }
 
 /* The buffer is empty and a frame is in hand: its payload, and the header after it, in one call. */
-static ssize_t read_body(rg_tp_t *tp, conn_t *c, uint32_t *asked)
-{
+static ssize_t read_body(rg_tp_t *tp, conn_t *c, uint32_t *asked) {
     uint32_t left = c->f.len - c->done;
     uint8_t *to;
     int straight = 1;
-    if (c->rx && !c->rx->r.reduce)
-        to = (uint8_t *)c->rx->r.dst + c->f.offset + c->done;
-    else if (c->kept && c->kept->bytes)
-        to = c->kept->bytes + c->f.offset + c->done;
-    else
-        to = tp->staging, straight = 0;
+    if (c->rx && !c->rx->r.reduce) to = (uint8_t *)c->rx->r.dst + c->f.offset + c->done;
+    else if (c->kept && c->kept->bytes) to = c->kept->bytes + c->f.offset + c->done;
+    else to = tp->staging, straight = 0;
     struct iovec v[2] = { { to, left }, { c->rbuf, FRAME_BYTES } };
     *asked = left + FRAME_BYTES;
     ssize_t n = readv(c->fd, v, 2);
-    if (n <= 0)
-        return n;
+    if (n <= 0) return n;
     uint32_t body = (size_t)n < left ? (uint32_t)n : left;
-    if (straight)
-        c->done += body;
-    else
-        take_bytes(c, tp->staging, body);
+    if (straight) c->done += body;
+    else take_bytes(c, tp->staging, body);
     c->rpos = 0;
     c->rend = (uint32_t)n - body;
     return n;
 }
 
-void rgt_rx(rg_tp_t *tp, conn_t *c)
-{
+void rgt_rx(rg_tp_t *tp, conn_t *c) {
     uint32_t turn = 0;
-    if (parse(tp, c) != 0)
-        return;
+    if (parse(tp, c) != 0) return;
     while (turn < TURN) {
         uint32_t asked;
         ssize_t n;
         /* Little that is missing goes through the buffer, where whatever follows comes along. */
-        if (c->in_body && c->rend == 0 && c->f.len - c->done > READ_BUFFER / 4)
-            n = read_body(tp, c, &asked);
-        else
-            n = read_buffer(c, &asked);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return;
+        if (c->in_body && c->rend == 0 && c->f.len - c->done > READ_BUFFER / 4) n = read_body(tp, c, &asked);
+        else n = read_buffer(c, &asked);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (n <= 0) {
-            if (n == 0)
-                rgt_link_fail(tp, c->link, "the peer closed the connection");
-            else
-                rgt_link_fail(tp, c->link, "receiving failed: %s", strerror(errno));
+            if (n == 0) rgt_link_fail(tp, c->link, "the peer closed the connection");
+            else rgt_link_fail(tp, c->link, "receiving failed: %s", strerror(errno));
             return;
         }
         turn += (uint32_t)n;
-        if (parse(tp, c) != 0 || (uint32_t)n < asked)
-            return; /* a short read has emptied the socket */
+        if (parse(tp, c) != 0 || (uint32_t)n < asked) return; /* a short read has emptied the socket */
     }
 }
 
 /* ---- From the caller's side ---- */
 
 /* Copies a kept message into a receive that was posted after it came. */
-static int from_kept(rg_tp_t *tp, link_t *l, recv_op_t *op, unasked_t *u)
-{
+static int from_kept(rg_tp_t *tp, link_t *l, recv_op_t *op, unasked_t *u) {
     if (op->r.tag.sig != u->tag.sig || op->r.len != u->total) {
         rg_tag_t came = u->tag;
         if (u->got >= u->total) {
@@ -394,44 +335,34 @@ static int from_kept(rg_tp_t *tp, link_t *l, recv_op_t *op, unasked_t *u)
         rgt_recv_done(tp, l, op, RG_TP_MISMATCH, &came);
         return 1;
     }
-    if (u->got < u->total)
-        return 0; /* it is bound when its last frame is in */
-    if (op->r.reduce)
-        op->r.reduce(op->r.reduce_ctx, op->r.dst, op->r.a, u->bytes, op->r.len / op->r.wire_elem);
-    else if (u->total)
-        memcpy(op->r.dst, u->bytes, u->total);
+    if (u->got < u->total) return 0; /* it is bound when its last frame is in */
+    if (op->r.reduce) op->r.reduce(op->r.reduce_ctx, op->r.dst, op->r.a, u->bytes, op->r.len / op->r.wire_elem);
+    else if (u->total) memcpy(op->r.dst, u->bytes, u->total);
     rgt_unasked_free(l, u);
     rgt_recv_unlink(l, op);
     rgt_recv_done(tp, l, op, RG_TP_DONE, NULL);
     return 1;
 }
 
-void rgt_restart(rg_tp_t *tp, link_t *l)
-{
+void rgt_restart(rg_tp_t *tp, link_t *l) {
     for (uint32_t r = 0; r < l->rails && l->stalled && l->state == LINK_UP; r++) {
         conn_t *c = l->rail[r];
-        if (!c->stalled || begin_body(tp, c) != 0)
-            continue;
-        if (tp->many)
-            rgt_interest(c, c->interest | EPOLLIN);
+        if (!c->stalled || begin_body(tp, c) != 0) continue;
+        if (tp->many) rgt_interest(c, c->interest | EPOLLIN);
         parse(tp, c);
     }
 }
 
-void rgt_post(rg_tp_t *tp, link_t *l, recv_op_t *op)
-{
+void rgt_post(rg_tp_t *tp, link_t *l, recv_op_t *op) {
     for (unasked_t *u = l->unasked; u; u = u->next)
         if (u->bytes && tag_equal(&u->tag, &op->r.tag)) {
-            if (from_kept(tp, l, op, u))
-                return;
+            if (from_kept(tp, l, op, u)) return;
             break;
         }
-    if (l->stalled)
-        rgt_restart(tp, l);
+    if (l->stalled) rgt_restart(tp, l);
 }
 
-void rgt_rx_fence(rg_tp_t *tp, link_t *l)
-{
+void rgt_rx_fence(rg_tp_t *tp, link_t *l) {
     for (uint32_t r = 0; r < l->rails; r++) {
         conn_t *c = l->rail[r];
         if (c && c->in_body && c->f.tag.epoch < tp->fence)
@@ -440,8 +371,7 @@ void rgt_rx_fence(rg_tp_t *tp, link_t *l)
     unasked_t *next;
     for (unasked_t *u = l->unasked; u; u = next) {
         next = u->next;
-        if (u->tag.epoch < tp->fence)
-            rgt_unasked_free(l, u);
+        if (u->tag.epoch < tp->fence) rgt_unasked_free(l, u);
     }
     rgt_restart(tp, l);
 }

@@ -15,20 +15,16 @@
 #define ZERO_COPY_FROM (64u << 10)
 #define PIPE_BYTES (256 << 10)
 
-void rgt_pipe_close(conn_t *c)
-{
+void rgt_pipe_close(conn_t *c) {
     for (int i = 0; i < 2; i++) {
-        if (c->pipe[i] >= 0)
-            close(c->pipe[i]);
+        if (c->pipe[i] >= 0) close(c->pipe[i]);
         c->pipe[i] = -1;
     }
     c->tx_piped = 0;
 }
 
-static int pipe_ready(conn_t *c)
-{
-    if (c->pipe[0] >= 0)
-        return 1;
+static int pipe_ready(conn_t *c) {
+    if (c->pipe[0] >= 0) return 1;
     if (pipe2(c->pipe, O_NONBLOCK | O_CLOEXEC) != 0) {
         c->pipe[0] = c->pipe[1] = -1;
         return 0;
@@ -38,28 +34,21 @@ static int pipe_ready(conn_t *c)
     return 1;
 }
 
-static void link_lost(rg_tp_t *tp, conn_t *c, int e)
-{
+static void link_lost(rg_tp_t *tp, conn_t *c, int e) {
     link_t *l = c->link;
     /* What the peer sent before it went may complete a receive. */
-    if (l->posted && !c->stalled)
-        rgt_rx(tp, c);
-    if (c->state == CONN_RAIL)
-        rgt_link_fail(tp, l, "sending failed: %s", strerror(e));
+    if (l->posted && !c->stalled) rgt_rx(tp, c);
+    if (c->state == CONN_RAIL) rgt_link_fail(tp, l, "sending failed: %s", strerror(e));
 }
 
 /* What the syscall said: bytes (>= 0), or -1 with the connection blocked or gone. */
-static ssize_t tx_result(rg_tp_t *tp, conn_t *c, ssize_t n)
-{
-    if (n >= 0)
-        return n;
-    if (errno == EINTR)
-        return 0;
+static ssize_t tx_result(rg_tp_t *tp, conn_t *c, ssize_t n) {
+    if (n >= 0) return n;
+    if (errno == EINTR) return 0;
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM) {
         c->tx_blocked = 1;
         /* With many rails nobody tries this one again before epoll says so. */
-        if (tp->many)
-            rgt_interest(c, c->interest | EPOLLOUT);
+        if (tp->many) rgt_interest(c, c->interest | EPOLLOUT);
         return -1;
     }
     link_lost(tp, c, errno);
@@ -68,12 +57,11 @@ static ssize_t tx_result(rg_tp_t *tp, conn_t *c, ssize_t n)
 
 /* One step through the pipe: the pages go to the socket by reference. Returns as tx_result(); 0 also when the plain way
  * must be taken instead. */
-static ssize_t tx_step_pipe(rg_tp_t *tp, conn_t *c)
-{
+static ssize_t tx_step_pipe(rg_tp_t *tp, conn_t *c) {
     if (c->tx_head_sent < FRAME_BYTES) {
-        ssize_t n = tx_result(tp, c, send(c->fd, c->tx_head + c->tx_head_sent, FRAME_BYTES - c->tx_head_sent, MSG_NOSIGNAL | MSG_MORE));
-        if (n > 0)
-            c->tx_head_sent += (uint32_t)n;
+        ssize_t n = tx_result(
+            tp, c, send(c->fd, c->tx_head + c->tx_head_sent, FRAME_BYTES - c->tx_head_sent, MSG_NOSIGNAL | MSG_MORE));
+        if (n > 0) c->tx_head_sent += (uint32_t)n;
         return n;
     }
     if (c->tx_piped == 0) {
@@ -100,18 +88,14 @@ static ssize_t tx_step_pipe(rg_tp_t *tp, conn_t *c)
     return n;
 }
 
-static ssize_t tx_step_plain(rg_tp_t *tp, conn_t *c)
-{
+static ssize_t tx_step_plain(rg_tp_t *tp, conn_t *c) {
     struct iovec v[2] = { { c->tx_head + c->tx_head_sent, FRAME_BYTES - c->tx_head_sent },
                           { (void *)(uintptr_t)(c->tx_data + c->tx_sent), c->tx_len - c->tx_sent } };
     struct msghdr m = { .msg_iov = v, .msg_iovlen = 2 };
     ssize_t n;
-    if (v[0].iov_len == 0)
-        n = send(c->fd, v[1].iov_base, v[1].iov_len, MSG_NOSIGNAL);
-    else if (v[1].iov_len == 0)
-        n = send(c->fd, v[0].iov_base, v[0].iov_len, MSG_NOSIGNAL);
-    else
-        n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+    if (v[0].iov_len == 0) n = send(c->fd, v[1].iov_base, v[1].iov_len, MSG_NOSIGNAL);
+    else if (v[1].iov_len == 0) n = send(c->fd, v[0].iov_base, v[0].iov_len, MSG_NOSIGNAL);
+    else n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
     n = tx_result(tp, c, n);
     if (n > 0) {
         uint32_t head = FRAME_BYTES - c->tx_head_sent;
@@ -122,8 +106,7 @@ static ssize_t tx_step_plain(rg_tp_t *tp, conn_t *c)
     return n;
 }
 
-static void frame_out(rg_tp_t *tp, conn_t *c)
-{
+static void frame_out(rg_tp_t *tp, conn_t *c) {
     send_op_t *op = c->tx_op;
     link_t *l = c->link;
     l->sent += c->tx_len;
@@ -134,12 +117,10 @@ static void frame_out(rg_tp_t *tp, conn_t *c)
         free(c->tx_private);
         c->tx_private = NULL;
     }
-    if (op && --op->in_flight == 0 && op->cut)
-        rgt_send_done(tp, l, op, RG_TP_DONE);
+    if (op && --op->in_flight == 0 && op->cut) rgt_send_done(tp, l, op, RG_TP_DONE);
 }
 
-void rgt_tx(rg_tp_t *tp, conn_t *c)
-{
+void rgt_tx(rg_tp_t *tp, conn_t *c) {
     c->tx_blocked = 0;
     while (c->tx_busy) {
         if (c->tx_head_sent == FRAME_BYTES && c->tx_sent == c->tx_len) {
@@ -147,25 +128,21 @@ void rgt_tx(rg_tp_t *tp, conn_t *c)
             return;
         }
         ssize_t n = c->tx_zero ? tx_step_pipe(tp, c) : tx_step_plain(tp, c);
-        if (n < 0)
-            return;
+        if (n < 0) return;
         /* A plain send that took less than it was given has filled the buffer: asking again would only fail. */
         if (n > 0 && !c->tx_zero && c->tx_sent < c->tx_len) {
             c->tx_blocked = 1;
-            if (tp->many)
-                rgt_interest(c, c->interest | EPOLLOUT);
+            if (tp->many) rgt_interest(c, c->interest | EPOLLOUT);
             return;
         }
     }
 }
 
 /* Puts the next frame of the link into the hands of a free rail. */
-static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c)
-{
+static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
     frame_t f = { .type = FRAME_DATA, .note = tp->note, .note_seq = tp->note_seq };
     send_op_t *op = l->send_head;
-    if (!op && !l->note_owed)
-        return 0;
+    if (!op && !l->note_owed) return 0;
     l->note_owed = 0;
     c->tx_head_sent = c->tx_sent = 0;
     c->tx_busy = 1;
@@ -192,21 +169,18 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c)
     if (op->next_off == op->s.len) {
         op->cut = 1;
         l->send_head = op->next;
-        if (!l->send_head)
-            l->send_tail = &l->send_head;
+        if (!l->send_head) l->send_tail = &l->send_head;
     }
     c->tx_zero = tp->zero_copy && (op->s.flags & RG_TP_ZERO_COPY) && f.len >= ZERO_COPY_FROM && pipe_ready(c);
     return 1;
 }
 
-void rgt_push(rg_tp_t *tp, link_t *l)
-{
+void rgt_push(rg_tp_t *tp, link_t *l) {
     uint32_t taken = 0, idle = 0;
     /* Two frames' worth per call: then the receiving side of this process has its turn. */
     while (l->state == LINK_UP && (l->send_head || l->note_owed) && taken < 2 * SEGMENT && idle < l->rails) {
         conn_t *c = l->rail[l->rail_next];
-        if (++l->rail_next == l->rails)
-            l->rail_next = 0;
+        if (++l->rail_next == l->rails) l->rail_next = 0;
         if (c->tx_busy) {
             idle++;
             continue;
@@ -219,28 +193,23 @@ void rgt_push(rg_tp_t *tp, link_t *l)
     }
 }
 
-int rgt_tx_fence(conn_t *c)
-{
-    if (!c->tx_busy || !c->tx_op)
-        return 0;
+int rgt_tx_fence(conn_t *c) {
+    if (!c->tx_busy || !c->tx_op) return 0;
     c->tx_op = NULL;
     if (c->tx_head_sent == 0) {
         c->tx_busy = c->tx_blocked = c->tx_zero = 0;
         return 0;
     }
     uint32_t rest = c->tx_len - c->tx_sent;
-    if (rest == 0)
-        return 0;
+    if (rest == 0) return 0;
     c->tx_private = malloc(rest);
-    if (!c->tx_private)
-        return -1;
+    if (!c->tx_private) return -1;
     memcpy(c->tx_private, c->tx_data + c->tx_sent, rest);
     c->tx_data = c->tx_private;
     c->tx_len = rest;
     c->tx_sent = 0;
     /* What the pipe has of it goes out from there; nothing more is put in. Private memory is freed when the frame is
      * out, and the pages would still be referenced then: copy. */
-    if (c->tx_piped == 0)
-        c->tx_zero = 0;
+    if (c->tx_piped == 0) c->tx_zero = 0;
     return 0;
 }

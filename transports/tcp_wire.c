@@ -9,15 +9,35 @@
 #define HELLO_MAGIC 0x6c654852u /* "RHel" */
 #define VERSION 1
 
-static void put16(uint8_t *p, uint16_t v) { v = htole16(v); memcpy(p, &v, 2); }
-static void put32(uint8_t *p, uint32_t v) { v = htole32(v); memcpy(p, &v, 4); }
-static void put64(uint8_t *p, uint64_t v) { v = htole64(v); memcpy(p, &v, 8); }
-static uint16_t get16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return le16toh(v); }
-static uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return le32toh(v); }
-static uint64_t get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return le64toh(v); }
+static void put16(uint8_t *p, uint16_t v) {
+    v = htole16(v);
+    memcpy(p, &v, 2);
+}
+static void put32(uint8_t *p, uint32_t v) {
+    v = htole32(v);
+    memcpy(p, &v, 4);
+}
+static void put64(uint8_t *p, uint64_t v) {
+    v = htole64(v);
+    memcpy(p, &v, 8);
+}
+static uint16_t get16(const uint8_t *p) {
+    uint16_t v;
+    memcpy(&v, p, 2);
+    return le16toh(v);
+}
+static uint32_t get32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return le32toh(v);
+}
+static uint64_t get64(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, 8);
+    return le64toh(v);
+}
 
-void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f)
-{
+void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f) {
     put32(out, FRAME_MAGIC);
     put32(out + 4, f->type);
     put32(out + 8, f->len);
@@ -33,10 +53,8 @@ void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f)
     put64(out + 72, f->note);
 }
 
-const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f)
-{
-    if (get32(in) != FRAME_MAGIC)
-        return "no frame where one should begin";
+const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f) {
+    if (get32(in) != FRAME_MAGIC) return "no frame where one should begin";
     uint32_t type = get32(in + 4);
     f->type = (uint8_t)type;
     f->len = get32(in + 8);
@@ -50,21 +68,15 @@ const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f)
     f->offset = get64(in + 56);
     f->total = get64(in + 64);
     f->note = get64(in + 72);
-    if (type != FRAME_DATA && type != FRAME_NOTE)
-        return "frame of unknown type";
-    if (f->len > SEGMENT)
-        return "frame longer than allowed";
-    if (type == FRAME_NOTE)
-        return f->len || f->total || f->offset ? "note with a payload" : NULL;
-    if (f->offset > f->total || f->len > f->total - f->offset)
-        return "frame reaches beyond its message";
-    if (f->offset % 64 != 0)
-        return "frame begins inside an element";
+    if (type != FRAME_DATA && type != FRAME_NOTE) return "frame of unknown type";
+    if (f->len > SEGMENT) return "frame longer than allowed";
+    if (type == FRAME_NOTE) return f->len || f->total || f->offset ? "note with a payload" : NULL;
+    if (f->offset > f->total || f->len > f->total - f->offset) return "frame reaches beyond its message";
+    if (f->offset % 64 != 0) return "frame begins inside an element";
     return f->len == 0 && f->total != 0 ? "empty frame of a message that is not" : NULL;
 }
 
-void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h)
-{
+void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h) {
     memset(out, 0, HELLO_BYTES);
     put32(out, HELLO_MAGIC);
     put16(out + 4, VERSION);
@@ -77,8 +89,7 @@ void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h)
     put16(out + 66, h->rails);
 }
 
-int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h)
-{
+int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h) {
     static const uint8_t zero[HELLO_BYTES - 68];
     if (get32(in) != HELLO_MAGIC || get16(in + 4) != VERSION || in[7] != 0 || memcmp(in + 68, zero, sizeof zero) != 0)
         return -1;
@@ -95,8 +106,7 @@ int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h)
 /* Blob: version, number, and for each address: family (4 or 6), a zero, the port, 16 bytes of address. */
 #define BLOB_ENTRY 20
 
-uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n)
-{
+uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n) {
     out[0] = VERSION;
     out[1] = (uint8_t)n;
     for (int i = 0; i < n; i++) {
@@ -117,15 +127,14 @@ uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage
     return (uint32_t)(2 + n * BLOB_ENTRY);
 }
 
-int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[ADDRS_MAX])
-{
-    if (!blob || len < 2 || blob[0] != VERSION || blob[1] < 1 || blob[1] > ADDRS_MAX || len != 2u + blob[1] * BLOB_ENTRY)
+int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[ADDRS_MAX]) {
+    if (!blob || len < 2 || blob[0] != VERSION || blob[1] < 1 || blob[1] > ADDRS_MAX ||
+        len != 2u + blob[1] * BLOB_ENTRY)
         return -1;
     memset(out, 0, sizeof *out * ADDRS_MAX);
     for (int i = 0; i < blob[1]; i++) {
         const uint8_t *p = blob + 2 + i * BLOB_ENTRY;
-        if ((p[0] != 4 && p[0] != 6) || p[1] != 0 || get16(p + 2) == 0)
-            return -1;
+        if ((p[0] != 4 && p[0] != 6) || p[1] != 0 || get16(p + 2) == 0) return -1;
         if (p[0] == 4) {
             struct sockaddr_in *s = (void *)&out[i];
             s->sin_family = AF_INET;
@@ -141,7 +150,6 @@ int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[
     return blob[1];
 }
 
-socklen_t rgt_salen(const struct sockaddr_storage *a)
-{
+socklen_t rgt_salen(const struct sockaddr_storage *a) {
     return a->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }

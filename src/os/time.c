@@ -12,21 +12,18 @@
 #include <time.h>
 #include <unistd.h>
 
-uint64_t rg_os_now_ns(void)
-{
+uint64_t rg_os_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-rg_status_t rg_os_random(void *p, size_t n)
-{
+rg_status_t rg_os_random(void *p, size_t n) {
     uint8_t *at = p;
     while (n > 0) {
         ssize_t got = getrandom(at, n, 0);
         if (got < 0) {
-            if (errno == EINTR)
-                continue;
+            if (errno == EINTR) continue;
             return RG_ERR_SYSTEM;
         }
         at += got;
@@ -35,35 +32,33 @@ rg_status_t rg_os_random(void *p, size_t n)
     return RG_OK;
 }
 
-uint32_t rg_os_cores(void)
-{
+uint32_t rg_os_cores(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) {
         int n = CPU_COUNT(&set);
-        if (n > 0)
-            return (uint32_t)n;
+        if (n > 0) return (uint32_t)n;
     }
     /* More CPUs than a cpu_set_t has bits: the affinity call fails there, the count does not. */
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (uint32_t)n : 1;
 }
 
-rg_status_t rg_os_need_fds(uint32_t need, rg_error_t *err)
-{
+rg_status_t rg_os_need_fds(uint32_t need, rg_error_t *err) {
     struct rlimit lim;
     if (getrlimit(RLIMIT_NOFILE, &lim) != 0)
         return rg_fail(err, RG_ERR_SYSTEM, errno, "cannot read the limit on open files: %s", strerror(errno));
-    if (lim.rlim_cur == RLIM_INFINITY || lim.rlim_cur >= need)
-        return RG_OK;
+    if (lim.rlim_cur == RLIM_INFINITY || lim.rlim_cur >= need) return RG_OK;
     if (lim.rlim_max != RLIM_INFINITY && lim.rlim_max < need)
         return rg_fail(err, RG_ERR_RESOURCE, 0,
-                       "%" PRIu32 " open files are needed, but the hard limit is %ju; raise it (ulimit -Hn) or use fewer "
-                       "rails or members", need, (uintmax_t)lim.rlim_max);
+                       "%" PRIu32
+                       " open files are needed, but the hard limit is %ju; raise it (ulimit -Hn) or use fewer "
+                       "rails or members",
+                       need, (uintmax_t)lim.rlim_max);
     uintmax_t had = lim.rlim_cur;
     lim.rlim_cur = need;
     if (setrlimit(RLIMIT_NOFILE, &lim) != 0)
         return rg_fail(err, RG_ERR_RESOURCE, errno,
-                       "%" PRIu32 " open files are needed, the soft limit is %ju and could not be raised: %s", need, had,
-                       strerror(errno));
+                       "%" PRIu32 " open files are needed, the soft limit is %ju and could not be raised: %s", need,
+                       had, strerror(errno));
     return RG_OK;
 }
