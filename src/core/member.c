@@ -192,12 +192,18 @@ static void member_leave(rg_member_t *m) {
 
 /* ---- The connection to the coordinator ------------------------------------------------------------------------- */
 
+/* A member that can come back within the heartbeat is not lost, so the first try comes well before. */
+static uint64_t backoff_min(const rg_member_t *m) {
+    return m->heartbeat_ns && m->heartbeat_ns / 8 < BACKOFF_MIN_NS ? m->heartbeat_ns / 8 : BACKOFF_MIN_NS;
+}
+
 static void control_up(rg_member_t *m) {
     m->control_up = m->control_ever = 1;
     m->asked_control = 0;
     m->control_silent = 0;
     m->control_at = NEVER;
-    m->backoff_ns = BACKOFF_MIN_NS;
+    m->control_since = m->now;
+    m->backoff_ns = backoff_min(m);
     if (m->phase == RG_PH_OVER) return;
     if (m->phase != RG_PH_MEMBER) {
         rg_links_join(m);
@@ -254,7 +260,7 @@ static void member_timers(rg_member_t *m) {
         send_heartbeat(m);
         if (m->phase == RG_PH_MEMBER && rg_member_lost_long(m)) {
             /* B7. The connection may be open and dead: only a new one can tell. */
-            if (m->control_up && !m->control_silent) {
+            if (m->control_up && !m->control_silent && m->now - m->control_since >= m->heartbeat_ns) {
                 m->control_silent = 1;
                 rg_member_act(m, RG_MACT_CONTROL);
             }
@@ -292,6 +298,7 @@ static void on_welcome(rg_member_t *m, rg_r_t *r) {
     }
     if (m->heartbeat_ns < 1000000) m->heartbeat_ns = 1000000;
     m->phase = RG_PH_CANDIDATE;
+    m->backoff_ns = backoff_min(m);
     m->heartbeat_at = m->now + m->heartbeat_ns / 8;
     rg_act_t *a = rg_member_act(m, RG_MACT_WELCOME);
     a->peer = m->id;

@@ -75,7 +75,7 @@ struct rg_member {
     rg_term_t promised, accepted_term; /* T and A of A4 */
     uint64_t accepted;
     int control_up, control_ever, control_silent, asked_control;
-    uint64_t control_at, backoff_ns, heartbeat_at, leave_at, ready_at, redial_at, flush_at;
+    uint64_t control_at, control_since, backoff_ns, heartbeat_at, leave_at, ready_at, redial_at, flush_at;
     int fenced, told;
     uint64_t told_epoch;
     int32_t told_status;

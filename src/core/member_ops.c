@@ -227,6 +227,8 @@ void rg_ops_watermark(rg_member_t *m, uint64_t peer, uint64_t note) {
  * member never shows a result that a fault could take back. */
 void rg_op_commit(rg_member_t *m, rg_ent_t *e, uint64_t computed, int keep) {
     e->computed = computed;
+    if (keep && rg_key_note(e->key) < (m->peer_min > m->ack_min ? m->peer_min : m->ack_min))
+        keep = 0; /* the others are past it: this was the last one */
     if (keep && m->kept >= RG_KEEP_MAX) {
         if (e->state != RG_ENT_COMPLETE) m->delayed++;
         e->state = RG_ENT_COMPLETE;

@@ -447,6 +447,7 @@ static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t
         rg_member_act(m, RG_MACT_VIEW)->gen = m->gen;
     }
     if (recovery) carry_out_all(m, decisions, old_n);
+    rg_ops_release(m); /* those who are gone were perhaps the last who had not finished something */
     /* Watermarks that were on their way died with the old data epoch. */
     rg_ops_note(m, recovery || newcomer);
     if (m->wanted_gen) rg_view_boundary(m, m->wanted_gen);

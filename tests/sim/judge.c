@@ -1,0 +1,107 @@
+/* judge.c: what must hold whatever goes wrong, each with a name, and what must come to pass once nothing goes wrong
+ * any more. It sees everything at once, as no process can. */
+#include "sim.h"
+
+/* All members that run an operation of one boundary in one data epoch agree who takes part: a newcomer is in for
+ * everybody or for nobody. */
+void judge_participants(world_t *w, int node, uint64_t epoch, uint64_t gen, uint64_t mask) {
+    for (uint32_t i = w->n_parts; i-- > 0;) {
+        if (w->parts[i].epoch != epoch || w->parts[i].gen != gen) continue;
+        if (w->parts[i].mask != mask)
+            sim_fail(w, "participants are the same for all", "process %d: %llx, others %llx, data epoch %llu, boundary %llu", node,
+                     (unsigned long long)mask, (unsigned long long)w->parts[i].mask, (unsigned long long)epoch, (unsigned long long)gen);
+        return;
+    }
+    if (w->n_parts < sizeof w->parts / sizeof w->parts[0]) {
+        w->parts[w->n_parts].epoch = epoch;
+        w->parts[w->n_parts].gen = gen;
+        w->parts[w->n_parts++].mask = mask;
+    }
+}
+
+static int same(const outcome_t *a, const outcome_t *b) {
+    return a->kind == b->kind && a->status == b->status && a->computed == b->computed && a->mask == b->mask;
+}
+
+void judge_outcome(world_t *w, int node, int ki, outcome_t o, int fetched, uint64_t everybody) {
+    ledger_t *l = &w->ledger[ki];
+    sim_trace(w, "process %d: boundary %llu operation %llx: %s %d, epoch %llu, contributors %llx", node, (unsigned long long)l->key.gen,
+              (unsigned long long)l->key.op, o.kind == 1 ? "success" : "error", o.status, (unsigned long long)o.computed, (unsigned long long)o.mask);
+    if (l->out[node].kind) sim_fail(w, "an outcome is shown once", "process %d", node);
+    l->out[node] = o;
+    if (o.kind != 1 || l->local) return;
+    for (int q = 0; q < w->n_procs; q++) {
+        /* Nothing is finished in two ways, not even by those who died or were expelled (rule L). */
+        if (l->rule_l && l->out[q].kind == 1 && !same(&l->out[q], &o))
+            sim_fail(w, "nothing is committed in two ways", "processes %d and %d, boundary %llu operation %llx", node, q,
+                     (unsigned long long)l->key.gen, (unsigned long long)l->key.op);
+        /* Rule L: a result is shown only when it is whole at all who take part. */
+        if (l->rule_l && !fetched && everybody >> q & 1 && l->whole[q] != o.computed)
+            sim_fail(w, "rule L waits for all", "process %d committed boundary %llu operation %llx, process %d has no result of epoch %llu", node,
+                     (unsigned long long)l->key.gen, (unsigned long long)l->key.op, q, (unsigned long long)o.computed);
+    }
+}
+
+void judge_step(world_t *w, int node) {
+    const char *bad = rg_member_check(w->procs[node].core);
+    if (bad) sim_fail(w, bad, "process %d", node);
+}
+
+/* ---- The end --------------------------------------------------------------------------------------------------- */
+
+static int waits_for_founders(world_t *w) {
+    uint32_t here = 0, need = 0;
+    if (w->coord->have_view) return 0;
+    for (uint32_t i = 0; i < w->coord->population; i++) {
+        const rg_seat_t *s = &w->coord->seats[w->coord->roster[i]];
+        here++;
+        if (s->min_size > need) need = s->min_size;
+    }
+    return here < need;
+}
+
+int judge_idle(world_t *w, const char **why, int *who) {
+    for (int i = 0; i < w->n_procs; i++) {
+        proc_t *p = &w->procs[i];
+        *who = i;
+        if (!p->alive || p->over) continue;
+        if (!p->joined) {
+            *why = "is not let in";
+            if (waits_for_founders(w)) continue;
+            return 0;
+        }
+        *why = p->waiting_boundary ? "waits at a boundary" : p->n_ops ? "has an operation that does not end" : "has not come to the end";
+        if (p->n_ops || p->gen < w->end_gen) return 0;
+        *why = rg_member_fenced(p->core) ? "stays fenced" : "keeps copies that all have";
+        if (rg_member_fenced(p->core) || !rg_member_drained(p->core)) return 0;
+        *why = "is not in the view of the coordinator";
+        if (!w->coord->have_view || rg_member_view(p->core)->epoch != w->coord->epoch) return 0;
+        *why = "has an operation in its table that is over";
+        if (p->core->ents_own) return 0;
+    }
+    *who = -1;
+    *why = "the coordinator is in a round that does not end";
+    return w->coord->round == RG_ROUND_NONE;
+}
+
+void judge_end(world_t *w) {
+    for (int k = 0; k < w->n_ledger; k++) {
+        const ledger_t *l = &w->ledger[k];
+        int first = -1;
+        for (int q = 0; q < w->n_procs && !l->local; q++) {
+            if (w->procs[q].gone || !l->out[q].kind) continue;
+            if (first < 0) first = q;
+            else if (!same(&l->out[q], &l->out[first]))
+                sim_fail(w, "one outcome for all who stay", "processes %d and %d, boundary %llu operation %llx", first, q,
+                         (unsigned long long)l->key.gen, (unsigned long long)l->key.op);
+        }
+    }
+    /* Whoever is alive and inside agrees on the view. */
+    uint64_t epoch = 0;
+    for (int q = 0; q < w->n_procs; q++) {
+        const rg_core_view_t *v = w->procs[q].gone || !w->procs[q].joined ? NULL : rg_member_view(w->procs[q].core);
+        if (!v) continue;
+        if (epoch && v->epoch != epoch) sim_fail(w, "all are in one view", "process %d: %llu, not %llu", q, (unsigned long long)v->epoch, (unsigned long long)epoch);
+        epoch = v->epoch;
+    }
+}

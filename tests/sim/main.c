@@ -1,0 +1,118 @@
+/* main.c: runs seeds. Without options: every planted fault must be found, every seed of tests/sim/seeds.txt and a
+ * range of new ones must pass. A failure prints its seed; `sim --seed N --trace` replays it. */
+#include "sim.h"
+
+#include <time.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DEFAULT_SEEDS 1500
+#else
+#define DEFAULT_SEEDS 20000
+#endif
+
+static world_t world;
+static struct { uint64_t runs, failed, events, commits, aborts, restarts, forwards, views, joins, locals; } sum;
+
+static const char *const plant_names[] = {"none", "verdict", "early", "old-data", "old-done", "drop-view", "cut", "watermark", "no-link-news",
+                                          "no-notes", "no-freeze"};
+
+static const char *run(uint64_t seed, plant_t plant, int trace) {
+    sim_init(&world, seed, plant, trace);
+    sim_run(&world);
+    sum.runs++;
+    sum.events += world.events;
+    sum.commits += world.commits;
+    sum.aborts += world.aborts;
+    sum.restarts += world.restarts;
+    sum.forwards += world.forwards;
+    sum.views += world.views;
+    sum.joins += world.joins;
+    sum.locals += world.locals;
+    sim_free(&world);
+    return world.failed;
+}
+
+static int try_seed(uint64_t seed, int trace) {
+    const char *bad = run(seed, PLANT_NONE, trace);
+    if (!bad) return 0;
+    sum.failed++;
+    printf("seed=%llu: %s: %s\n", (unsigned long long)seed, bad, world.failure);
+    return 1;
+}
+
+/* A checker that cannot fire proves nothing: each planted fault must be seen, within so many seeds. */
+static int try_plants(int trace) {
+    int missed = 0;
+    for (int p = PLANT_NONE + 1; p < PLANT_END; p++) {
+        const char *bad = NULL;
+        uint64_t seed = 1;
+        while (seed <= 2000 && !(bad = run(seed, (plant_t)p, trace))) seed++;
+        if (bad) printf("planted fault %-12s found at seed %llu: %s: %s\n", plant_names[p], (unsigned long long)seed, bad, world.failure);
+        else printf("planted fault %-12s NOT FOUND in 2000 seeds: its checker is blind\n", plant_names[p]);
+        missed += !bad;
+    }
+    return missed;
+}
+
+static int try_file(const char *path, uint32_t *n) {
+    char line[512];
+    int bad = 0;
+    FILE *f = fopen(path, "r");
+    if (!f) return 0;
+    while (fgets(line, sizeof line, f)) {
+        char *end;
+        uint64_t seed = strtoull(line, &end, 10);
+        if (end == line) continue;
+        bad += try_seed(seed, 0);
+        ++*n;
+    }
+    fclose(f);
+    return bad;
+}
+
+static int usage(const char *name) {
+    fprintf(stderr, "usage: %s [--seeds N] [--first N] [--seed N] [--plant NAME] [--trace] [--keep-going]\n", name);
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    uint64_t first = 1, seeds = DEFAULT_SEEDS, one = 0;
+    int trace = 0, go_on = 0, plant = 0, all = 1;
+    for (int i = 1; i < argc; i++) {
+        const char *v = i + 1 < argc ? argv[i + 1] : NULL;
+        if (!strcmp(argv[i], "--trace")) trace = 1;
+        else if (!strcmp(argv[i], "--keep-going")) go_on = 1;
+        else if (!v) return usage(argv[0]);
+        else if (!strcmp(argv[i], "--seeds")) seeds = strtoull(argv[++i], NULL, 10), all = 0;
+        else if (!strcmp(argv[i], "--first")) first = strtoull(argv[++i], NULL, 10), all = 0;
+        else if (!strcmp(argv[i], "--seed")) one = strtoull(argv[++i], NULL, 10);
+        else if (!strcmp(argv[i], "--plant")) {
+            i++;
+            for (plant = PLANT_END - 1; plant > 0 && strcmp(plant_names[plant], v);) plant--;
+            if (!plant) return usage(argv[0]);
+        } else return usage(argv[0]);
+    }
+    if (one || plant) {
+        const char *bad = run(one ? one : first, (plant_t)plant, trace);
+        printf("seed=%llu: %s%s%s\n", (unsigned long long)(one ? one : first), bad ? bad : "no failure", bad ? ": " : "", bad ? world.failure : "");
+        return bad != NULL;
+    }
+    struct timespec t0, t1;
+    clock_gettime(CLOCK_MONOTONIC, &t0);
+    uint32_t filed = 0;
+    int missed = 0, bad = 0;
+    if (all) {
+        missed = try_plants(0);
+        memset(&sum, 0, sizeof sum);
+        bad = try_file("tests/sim/seeds.txt", &filed);
+    }
+    for (uint64_t s = first; s < first + seeds && (go_on || !bad); s++) bad += try_seed(s, trace);
+    clock_gettime(CLOCK_MONOTONIC, &t1);
+    printf("sim: %llu runs (%u of them filed seeds), %llu events, %llu successes, %llu errors, %llu restarts, %llu forwards, %llu view changes, %llu joins, %llu ended alone, %.1f s\n",
+           (unsigned long long)sum.runs, filed, (unsigned long long)sum.events, (unsigned long long)sum.commits, (unsigned long long)sum.aborts,
+           (unsigned long long)sum.restarts, (unsigned long long)sum.forwards, (unsigned long long)sum.views, (unsigned long long)sum.joins,
+           (unsigned long long)sum.locals, (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) / 1e9);
+    printf("%llu passed, %llu failed, 0 skipped\n", (unsigned long long)(sum.runs - sum.failed + (all ? PLANT_END - 1 - missed : 0)),
+           (unsigned long long)(sum.failed + (uint64_t)missed));
+    return bad || missed;
+}

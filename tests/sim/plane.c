@@ -1,0 +1,553 @@
+/* plane.c: what the engine and the caller's program do, reduced to what matters to agreement: an operation is whole at
+ * a member when the data of all its participants in the same data epoch have come, in any order and after any delay;
+ * rule L then waits for everybody's DONE. It obeys the contract of core.h: nothing happens behind a fence, old data
+ * epochs are dropped, newer ones are held. */
+#include "sim.h"
+
+/* ---- Names ----------------------------------------------------------------------------------------------------- */
+
+int proc_of(world_t *w, uint64_t id) { return id < MAXCONN ? w->slot_of_id[id] - 1 : -1; }
+
+int ledger_of(world_t *w, int node, rg_op_key_t key) {
+    uint64_t founded = w->procs[node].founded;
+    uint32_t i = (uint32_t)sim_hash(key.gen, key.op, founded) % (4 * MAXK);
+    while (w->khash[i] && (w->ledger[w->khash[i] - 1].founded != founded || rg_key_cmp(w->ledger[w->khash[i] - 1].key, key) != 0))
+        i = (i + 1) % (4 * MAXK);
+    if (w->khash[i]) return w->khash[i] - 1;
+    if (w->n_ledger == MAXK) {
+        sim_fail(w, "bounded programs", "more than %d operations", MAXK);
+        return 0;
+    }
+    w->ledger[w->n_ledger].key = key;
+    w->ledger[w->n_ledger].founded = founded;
+    w->khash[i] = (int16_t)(w->n_ledger + 1);
+    return w->n_ledger++;
+}
+
+/* True once in a run that has this fault planted, at a moment drawn from the seed. */
+int planted(world_t *w, plant_t p, int node) {
+    if (w->plant != p || w->plant_done || sim_below(w, 4)) return 0;
+    w->plant_done = 1;
+    w->plant_node = node;
+    sim_trace(w, "PLANTED fault %d at process %d", p, node);
+    return 1;
+}
+
+static uint64_t participants(world_t *w, proc_t *p, uint64_t gen, uint64_t *ids, uint32_t *n) {
+    uint64_t mask = 0;
+    *n = rg_member_participants(p->core, gen, ids, MAXP);
+    for (uint32_t i = 0; i < *n; i++) {
+        int q = proc_of(w, ids[i]);
+        if (q >= 0) mask |= 1ull << q;
+    }
+    return mask;
+}
+
+static open_op_t *op_find(proc_t *p, rg_op_key_t key) {
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (rg_key_cmp(p->ops[i].key, key) == 0) return &p->ops[i];
+    return NULL;
+}
+
+static void op_drop(proc_t *p, open_op_t *o) { *o = p->ops[--p->n_ops]; }
+
+/* ---- Links ----------------------------------------------------------------------------------------------------- */
+
+static link_t *link_of(world_t *w, int a, int b) { return a < b ? &w->links[a][b] : &w->links[b][a]; }
+
+void link_try(world_t *w, int a, int b) {
+    link_t *l = link_of(w, a, b);
+    proc_t *pa = &w->procs[a], *pb = &w->procs[b];
+    if (l->up || !pa->alive || !pb->alive || !pa->linked[b] || !pb->linked[a]) return;
+    l->up = 1;
+    pa->ltoken[b] = pb->ltoken[a] = ++l->token;
+    for (int k = 0; k < 2; k++) {
+        event_t *e = sim_push(w, w->now + sim_delay(w), EV_LINK_UP, k ? a : b);
+        e->peer = (int16_t)(k ? b : a);
+        e->token = l->token;
+    }
+}
+
+void link_break(world_t *w, int a, int b, int tell_a, int tell_b) {
+    link_t *l = link_of(w, a, b);
+    if (!l->up) return;
+    l->up = 0;
+    for (int k = 0; k < 2; k++) {
+        if (!(k ? tell_a : tell_b)) continue;
+        event_t *e = sim_push(w, w->now + sim_delay(w), EV_LINK_DOWN, k ? a : b);
+        e->peer = (int16_t)(k ? b : a);
+        e->token = l->token;
+    }
+}
+
+void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *text) {
+    proc_t *p = &w->procs[node];
+    if (!p->alive || !p->linked[peer] || p->ltoken[peer] != token) return;
+    p->linked[peer] = 0;
+    rg_member_event_t ev = {.type = RG_MEV_LINK_DOWN, .peer = w->procs[peer].id, .text = text};
+    proc_event(w, node, &ev);
+}
+
+static void connect_to(world_t *w, int node, const rg_core_member_t *m) {
+    int q = m->identity[0];
+    w->slot_of_id[m->id] = (int16_t)(q + 1);
+    w->procs[node].linked[q] = 1;
+    event_t *e = sim_push(w, w->now + sim_delay(w), EV_LINK_TRY, node);
+    e->peer = (int16_t)q;
+}
+
+static void disconnect_from(world_t *w, int node, uint64_t id) {
+    int q = proc_of(w, id);
+    if (q < 0) return;
+    w->procs[node].linked[q] = 0;
+    link_break(w, node, q, 0, 1);
+}
+
+/* ---- Data ------------------------------------------------------------------------------------------------------ */
+
+static event_t *data_send(world_t *w, int from, int to, data_type type) {
+    static event_t nowhere;
+    link_t *l = link_of(w, from, to);
+    memset(&nowhere, 0, sizeof nowhere);
+    if (!l->up || from == to) return &nowhere;
+    uint64_t at = w->now + sim_delay(w), *last = from < to ? &l->last_ab : &l->last_ba;
+    if (at < *last) at = *last;
+    *last = at;
+    event_t *e = sim_push(w, at, EV_DATA, to);
+    e->peer = (int16_t)from;
+    e->token = l->token;
+    e->data = (uint8_t)type;
+    e->epoch = w->procs[from].data_epoch;
+    e->note = w->procs[from].note;
+    return e;
+}
+
+static uint64_t sig_hash(const rg_op_sig_t *s) { return sim_hash(s->kind, s->count + s->rule_l, s->root); }
+
+static void fill(event_t *e, int ki, const open_op_t *o) {
+    e->ki = (int16_t)ki;
+    e->sig = sig_hash(&o->sig);
+}
+
+static inbox_t *inbox_at(proc_t *p, int ki, uint64_t epoch) {
+    inbox_t *b = &p->inbox[ki];
+    if (b->epoch < epoch) {
+        b->epoch = epoch;
+        b->contrib = b->truth = b->done = 0;
+    }
+    return b;
+}
+
+static void op_advance(world_t *w, int node, open_op_t *o) {
+    proc_t *p = &w->procs[node];
+    inbox_t *b = inbox_at(p, o->ki, p->data_epoch);
+    rg_op_key_t key = o->key;
+    if (p->fenced || b->epoch != p->data_epoch) return;
+    for (int q = 0; o->st == OP_RUN && q < w->n_procs; q++) {
+        if (!(b->contrib >> q & 1) || q == node || b->sig[q] == (uint16_t)sig_hash(&o->sig)) continue;
+        b->contrib &= ~(1ull << q);
+        rg_member_event_t ev = {.type = RG_MEV_OP_FAIL, .key = key, .status = RG_ERR_MISMATCH, .peer = w->procs[q].id, .text = "its data do not fit"};
+        proc_event(w, node, &ev);
+        return;
+    }
+    int enough = (b->contrib & o->expected) == o->expected;
+    if (!enough && o->st == OP_RUN && b->contrib && planted(w, PLANT_EARLY, node)) enough = 1;
+    if (o->st == OP_RUN && enough) {
+        o->st = OP_WHOLE;
+        o->computed = p->data_epoch;
+        w->ledger[o->ki].whole[node] = p->data_epoch;
+        if ((b->truth & o->expected) != o->expected)
+            sim_fail(w, "a result has the data of all its contributors", "process %d, boundary %llu operation %llx",
+                     node, (unsigned long long)key.gen, (unsigned long long)key.op);
+        for (int q = 0; o->sig.rule_l && q < w->n_procs; q++)
+            if (o->everybody >> q & 1) fill(data_send(w, node, q, D_DONE), o->ki, o);
+        b->done |= 1ull << node;
+        rg_member_event_t ev = {.type = RG_MEV_OP_COMPLETE, .key = key};
+        proc_event(w, node, &ev);
+        o = op_find(p, key);
+        if (!o || o->st != OP_WHOLE) return;
+    }
+    if (o->st == OP_WHOLE && o->sig.rule_l && (b->done & o->everybody) == o->everybody) {
+        rg_member_event_t ev = {.type = RG_MEV_OP_DONE, .key = key};
+        proc_event(w, node, &ev);
+    } else if (o->st == OP_FETCH && p->inbox[o->ki].result && p->inbox[o->ki].result_epoch == p->data_epoch) {
+        rg_member_event_t ev = {.type = RG_MEV_OP_FETCHED, .key = key};
+        proc_event(w, node, &ev);
+    }
+}
+
+void proc_data(world_t *w, const event_t *e) {
+    proc_t *p = &w->procs[e->node];
+    link_t *l = link_of(w, e->node, e->peer);
+    if (!p->alive || p->over || !l->up || l->token != e->token) return;
+    if (e->note && w->plant != PLANT_NO_NOTES) {
+        rg_member_event_t ev = {.type = RG_MEV_WATERMARK, .peer = w->procs[e->peer].id, .note = e->note};
+        if (p->n_kept && planted(w, PLANT_WATERMARK, e->node)) ev.note += 1000000000000ull;
+        proc_event(w, e->node, &ev);
+    }
+    if (e->data == D_NOTE) return;
+    int old = e->epoch < p->data_epoch || (p->fenced && e->epoch == p->data_epoch);
+    if (old && e->data == D_CONTRIB && !p->fenced && planted(w, PLANT_OLD_DATA, e->node)) {
+        inbox_at(p, e->ki, p->data_epoch)->contrib |= 1ull << e->peer;
+        old = 0;
+    } else if (old && e->data == D_DONE && !p->fenced && planted(w, PLANT_OLD_DONE, e->node)) {
+        inbox_at(p, e->ki, p->data_epoch)->done |= 1ull << e->peer;
+        old = 0;
+    } else if (!old) {
+        inbox_t *b = inbox_at(p, e->ki, e->epoch);
+        if (e->data == D_RESULT) {
+            b->result = 1;
+            b->result_epoch = e->epoch;
+            b->computed = e->computed;
+            b->mask = e->mask;
+        } else if (b->epoch == e->epoch) {
+            if (e->data == D_DONE) b->done |= 1ull << e->peer;
+            else b->contrib |= 1ull << e->peer, b->truth |= 1ull << e->peer, b->sig[e->peer] = (uint16_t)e->sig;
+        }
+    }
+    if (old) return;
+    open_op_t *o = op_find(p, w->ledger[e->ki].key);
+    if (o) op_advance(w, e->node, o);
+}
+
+/* ---- The program ----------------------------------------------------------------------------------------------- */
+
+/* Every process runs the same program, which follows from the seed alone. */
+static uint32_t ops_of(world_t *w, uint64_t gen) { return (uint32_t)(sim_hash(w->seed, gen, 11) % 4); }
+
+static rg_op_key_t program_op(world_t *w, uint64_t gen, uint32_t i, rg_op_sig_t *sig) {
+    uint64_t h = sim_hash(w->seed, gen * 16 + i, 12), tag = h % 4 ? 0 : 1 + (h >> 8) % 2, seq = 0;
+    memset(sig, 0, sizeof *sig);
+    for (uint32_t k = 0; k < i; k++) {
+        uint64_t g = sim_hash(w->seed, gen * 16 + k, 12);
+        seq += (g % 4 ? 0 : 1 + (g >> 8) % 2) == tag;
+    }
+    sig->kind = (h >> 16) % 4 == 0 ? RG_KIND_BROADCAST : (h >> 16) % 7 == 1 ? RG_KIND_BARRIER : RG_KIND_ALL_REDUCE;
+    sig->dtype = RG_F32;
+    sig->on_fault = (h >> 24) % 3 ? RG_RETRY : RG_RETURN;
+    sig->rule_l = tag || (h >> 32) % 2;
+    sig->count = 10 + (h >> 40) % 10;
+    return (rg_op_key_t){gen, tag << 32 | seq};
+}
+
+static const roster_t *roster_of(proc_t *p, uint64_t epoch) {
+    for (uint32_t i = p->n_rosters; i-- > 0;)
+        if (p->rosters[i].epoch == epoch) return &p->rosters[i];
+    return NULL;
+}
+
+static uint64_t root_of(world_t *w, int node, rg_op_key_t key, uint64_t h) {
+    proc_t *p = &w->procs[node];
+    uint64_t numbering = rg_member_numbering(p->core, key);
+    const roster_t *r = roster_of(p, numbering ? numbering : p->data_epoch);
+    if (!r) {
+        sim_fail(w, "numbering names a view that the member has seen", "process %d, epoch %llu", node, (unsigned long long)numbering);
+        return 0;
+    }
+    uint32_t n = 0;
+    while (n < r->n && r->first_gen[n] <= key.gen) n++;
+    return r->id[h % 2 < n ? h % 2 : 0];
+}
+
+static void issue(world_t *w, int node) {
+    proc_t *p = &w->procs[node];
+    rg_op_sig_t sig;
+    rg_op_key_t key = program_op(w, p->gen, p->idx, &sig);
+    int ki = ledger_of(w, node, key);
+    p->idx++;
+    if (w->ledger[ki].key.gen != key.gen) return;
+    w->ledger[ki].rule_l = sig.rule_l;
+    if (sig.kind == RG_KIND_BROADCAST) sig.root = root_of(w, node, key, sim_hash(w->seed, key.gen, key.op));
+    if (w->mismatch_key == key.gen && (sig.rule_l || sig.kind != RG_KIND_BROADCAST) && node % 3 == 1) sig.count++;
+    if (w->skip_key == key.gen && key.op >> 32) {
+        if (node % 3 == 1) {
+            p->skipped++;
+            return;
+        }
+        event_t *e = sim_push(w, w->now + 30 * MS, EV_EXPIRE, node);
+        e->ki = (int16_t)ki;
+    }
+    p->ops[p->n_ops++] = (open_op_t){.st = OP_ISSUED, .ki = ki, .key = key, .sig = sig};
+    rg_member_event_t ev = {.type = RG_MEV_OP_START, .key = key, .sig = sig};
+    proc_event(w, node, &ev);
+}
+
+void proc_program(world_t *w, int node) {
+    proc_t *p = &w->procs[node];
+    if (!p->alive || p->over || !p->joined || p->waiting_boundary || p->program_set) return;
+    if (w->healed && p->gen >= w->end_gen) return;
+    if (p->idx < ops_of(w, p->gen)) {
+        if (p->n_ops >= w->window) return;
+        issue(w, node);
+    } else if (p->n_ops && (!w->overlap || p->n_ops >= w->window)) {
+        return;
+    } else {
+        p->waiting_boundary = 1;
+        rg_member_event_t ev = {.type = RG_MEV_BOUNDARY, .gen = p->gen + 1};
+        proc_event(w, node, &ev);
+        return;
+    }
+    if (p->program_set) return;
+    p->program_set = 1;
+    sim_push(w, w->now + sim_below(w, w->gap_us) * US, EV_PROGRAM, node);
+}
+
+static void program_soon(world_t *w, int node) {
+    proc_t *p = &w->procs[node];
+    if (p->program_set) return;
+    p->program_set = 1;
+    sim_push(w, w->now + sim_below(w, w->gap_us) * US, EV_PROGRAM, node);
+}
+
+void proc_expire(world_t *w, int node, int ki) {
+    proc_t *p = &w->procs[node];
+    open_op_t *o = op_find(p, w->ledger[ki].key);
+    if (!p->alive || p->over || !o) return;
+    rg_member_event_t ev = {.type = RG_MEV_OP_FAIL, .key = o->key, .status = RG_ERR_TIMEOUT, .text = "deadline passed"};
+    proc_event(w, node, &ev);
+}
+
+void proc_fail_some(world_t *w, int node) {
+    proc_t *p = &w->procs[node];
+    if (!p->n_ops) return;
+    rg_member_event_t ev = {.type = RG_MEV_OP_FAIL, .key = p->ops[sim_below(w, p->n_ops)].key, .status = RG_ERR_CANCELLED, .text = "cancelled"};
+    sim_trace(w, "process %d gives up boundary %llu operation %llx", node, (unsigned long long)ev.key.gen, (unsigned long long)ev.key.op);
+    proc_event(w, node, &ev);
+}
+
+/* ---- Carrying out actions -------------------------------------------------------------------------------------- */
+
+static void op_run(world_t *w, int node, open_op_t *o) {
+    proc_t *p = &w->procs[node];
+    uint64_t ids[MAXP];
+    uint32_t n;
+    o->st = OP_RUN;
+    o->everybody = participants(w, p, o->key.gen, ids, &n);
+    int root = o->sig.root ? proc_of(w, o->sig.root) : -1;
+    o->expected = o->sig.kind == RG_KIND_BROADCAST ? (root >= 0 ? 1ull << root : 0) : o->everybody;
+    judge_participants(w, node, p->data_epoch, o->key.gen, o->everybody);
+    inbox_t *b = inbox_at(p, o->ki, p->data_epoch);
+    if (b->epoch != p->data_epoch) return;
+    b->contrib |= 1ull << node;
+    b->truth |= 1ull << node;
+    for (int q = 0; q < w->n_procs; q++)
+        if (o->everybody >> q & 1 && (o->sig.kind != RG_KIND_BROADCAST || root == node)) fill(data_send(w, node, q, D_CONTRIB), o->ki, o);
+    op_advance(w, node, o);
+}
+
+static void act_commit(world_t *w, int node, const rg_member_action_t *a) {
+    proc_t *p = &w->procs[node];
+    open_op_t *o = op_find(p, a->key);
+    if (!o) {
+        sim_fail(w, "an outcome is shown once", "process %d: success of what is over", node);
+        return;
+    }
+    int fetched = o->st == OP_FETCH;
+    outcome_t out = {.kind = 1, .computed = a->computed, .mask = fetched ? p->inbox[o->ki].mask : o->expected};
+    uint64_t computed = fetched ? p->inbox[o->ki].computed : o->computed;
+    if (!fetched && o->st != OP_WHOLE) sim_fail(w, "success needs a whole result", "process %d", node);
+    if (computed != a->computed) sim_fail(w, "success names the epoch of its result", "process %d: %llu, not %llu", node, (unsigned long long)a->computed, (unsigned long long)computed);
+    int ki = o->ki;
+    uint64_t everybody = 0;
+    const rg_core_view_t *v = rg_member_view(p->core);
+    for (uint32_t i = 0; i < v->n; i++)
+        if (v->members[i].first_gen <= a->key.gen) everybody |= 1ull << proc_of(w, v->members[i].id);
+    if (a->keep) {
+        if (p->n_kept > RG_KEEP_MAX) sim_fail(w, "bounded copies", "process %d", node);
+        else p->kept[p->n_kept++] = (kept_t){ki, computed, out.mask};
+    }
+    op_drop(p, o);
+    w->commits++;
+    judge_outcome(w, node, ki, out, fetched, everybody);
+    program_soon(w, node);
+}
+
+static void act_abort(world_t *w, int node, const rg_member_action_t *a, int local) {
+    proc_t *p = &w->procs[node];
+    open_op_t *o = op_find(p, a->key);
+    if (!o) {
+        sim_fail(w, "an outcome is shown once", "process %d: error of what is over", node);
+        return;
+    }
+    int ki = o->ki;
+    if (local) {
+        w->ledger[ki].local = 1;
+        w->locals++;
+    }
+    op_drop(p, o);
+    w->aborts++;
+    judge_outcome(w, node, ki, (outcome_t){.kind = 2, .status = (int16_t)a->status}, 0, 0);
+    program_soon(w, node);
+}
+
+static kept_t *kept_find(proc_t *p, int ki) {
+    for (uint32_t i = 0; i < p->n_kept; i++)
+        if (p->kept[i].ki == ki) return &p->kept[i];
+    return NULL;
+}
+
+static void act_release(world_t *w, int node, const rg_member_action_t *a) {
+    proc_t *p = &w->procs[node];
+    int ki = ledger_of(w, node, a->key);
+    kept_t *k = kept_find(p, ki);
+    if (!k) {
+        sim_fail(w, "a copy is released once", "process %d", node);
+        return;
+    }
+    *k = p->kept[--p->n_kept];
+    /* Everybody who is still in the releaser's view must be past it or hold the result. */
+    const rg_core_view_t *v = rg_member_view(p->core);
+    for (uint32_t i = 0; i < v->n && !rg_member_fenced(p->core) && !w->ledger[ki].local && !p->core->told; i++) {
+        int q = proc_of(w, v->members[i].id);
+        proc_t *x = &w->procs[q];
+        if (v->members[i].first_gen > a->key.gen || !x->alive || x->over || w->ledger[ki].out[q].kind || w->ledger[ki].whole[q]) continue;
+        sim_fail(w, "a copy is kept while somebody may need it", "process %d released boundary %llu operation %llx, process %d has not finished it",
+                 node, (unsigned long long)a->key.gen, (unsigned long long)a->key.op, q);
+    }
+}
+
+static void act_op(world_t *w, int node, const rg_member_action_t *a) {
+    proc_t *p = &w->procs[node];
+    open_op_t *o = op_find(p, a->key);
+    if (!o) {
+        sim_fail(w, "an outcome is final", "process %d: action %d on what is over: boundary %llu operation %llx", node, a->type,
+                 (unsigned long long)a->key.gen, (unsigned long long)a->key.op);
+        return;
+    }
+    if (a->type == RG_MACT_OP_FORWARD) {
+        o->st = OP_FETCH;
+        w->forwards++;
+        if (proc_of(w, a->peer) < 0) sim_fail(w, "a fetch has a source", "process %d", node);
+        op_advance(w, node, o);
+        return;
+    }
+    if (a->type == RG_MACT_OP_RUN && o->sig.root) o->sig.root = a->peer;
+    w->restarts += a->type == RG_MACT_OP_RESTART;
+    op_run(w, node, o);
+}
+
+static void act_serve(world_t *w, int node, const rg_member_action_t *a) {
+    proc_t *p = &w->procs[node];
+    int q = proc_of(w, a->peer), ki = ledger_of(w, node, a->key);
+    kept_t *k = kept_find(p, ki);
+    if (!k || q < 0) {
+        sim_fail(w, "a holder has what it is to serve", "process %d", node);
+        return;
+    }
+    event_t *e = data_send(w, node, q, D_RESULT);
+    e->ki = (int16_t)ki;
+    e->computed = k->computed;
+    e->mask = k->mask;
+}
+
+static void act_view(world_t *w, int node, int joined, uint64_t gen) {
+    proc_t *p = &w->procs[node];
+    const rg_core_view_t *v = rg_member_view(p->core);
+    p->data_epoch = v->data_epoch;
+    p->fenced = 0;
+    if (joined) {
+        int elder = proc_of(w, v->members[0].id);
+        p->joined = 1;
+        p->founded = v->kind == RG_VIEW_FIRST || elder < 0 ? v->epoch : w->procs[elder].founded;
+        p->gen = p->first_gen = gen;
+        p->idx = 0;
+        w->joins++;
+        if (v->kind == RG_VIEW_JOIN && gen != v->cut) sim_fail(w, "a newcomer starts at the cut", "process %d: %llu, cut %llu", node, (unsigned long long)gen, (unsigned long long)v->cut);
+        program_soon(w, node);
+    }
+    roster_t *r = (roster_t *)(uintptr_t)roster_of(p, v->data_epoch);
+    if (!r) r = &p->rosters[p->n_rosters < MAXROSTER ? p->n_rosters++ : MAXROSTER - 1];
+    r->epoch = v->data_epoch;
+    r->n = v->n;
+    for (uint32_t i = 0; i < v->n && i < MAXP; i++) {
+        r->id[i] = v->members[i].id;
+        r->first_gen[i] = v->members[i].first_gen;
+    }
+    w->views++;
+    sim_trace(w, "process %d: view %llu of %u members, data epoch %llu", node, (unsigned long long)v->epoch, v->n, (unsigned long long)v->data_epoch);
+}
+
+static void act_note(world_t *w, int node, const rg_member_action_t *a) {
+    proc_t *p = &w->procs[node];
+    p->note = a->note;
+    for (int q = 0; a->flush && q < w->n_procs; q++)
+        if (p->linked[q]) data_send(w, node, q, D_NOTE);
+}
+
+static void perform(world_t *w, int node, const rg_member_action_t *a, int local) {
+    proc_t *p = &w->procs[node];
+    switch (a->type) {
+    case RG_MACT_SEND: conn_send(w, p->conn, 1, a->bytes, a->len); break;
+    case RG_MACT_CONNECT: connect_to(w, node, a->member); break;
+    case RG_MACT_DISCONNECT: disconnect_from(w, node, a->peer); break;
+    case RG_MACT_WELCOME:
+        p->id = a->peer;
+        w->slot_of_id[a->peer] = (int16_t)(node + 1);
+        break;
+    case RG_MACT_JOINED: act_view(w, node, 1, a->gen); break;
+    case RG_MACT_VIEW: act_view(w, node, 0, 0); break;
+    case RG_MACT_FENCE: p->fenced = 1; break;
+    case RG_MACT_OP_RUN:
+    case RG_MACT_OP_RESTART:
+    case RG_MACT_OP_FORWARD: act_op(w, node, a); break;
+    case RG_MACT_OP_COMMIT: act_commit(w, node, a); break;
+    case RG_MACT_OP_ABORT: act_abort(w, node, a, local); break;
+    case RG_MACT_OP_RELEASE: act_release(w, node, a); break;
+    case RG_MACT_OP_SERVE: act_serve(w, node, a); break;
+    case RG_MACT_BOUNDARY:
+        p->gen = a->gen;
+        p->idx = 0;
+        p->waiting_boundary = 0;
+        program_soon(w, node);
+        break;
+    case RG_MACT_NOTE: act_note(w, node, a); break;
+    case RG_MACT_REFUSED:
+    case RG_MACT_EXPELLED:
+        p->over = p->gone = 1;
+        for (int q = 0; q < w->n_procs; q++)
+            if (q != node && p->linked[q]) link_break(w, node, q, 0, 1);
+        conn_break(w, p->conn, 1, 0);
+        p->conn = 0;
+        break;
+    case RG_MACT_CONTROL: proc_dial(w, node); break;
+    case RG_MACT_WAITING: break;
+    }
+}
+
+static const char *action_name(rg_mact_t t) {
+    static const char *const names[] = {"SEND", "CONNECT", "DISCONNECT", "WELCOME", "JOINED", "REFUSED", "WAITING", "FENCE", "VIEW", "OP_RUN",
+        "OP_COMMIT", "OP_RELEASE", "OP_RESTART", "OP_FORWARD", "OP_SERVE", "OP_ABORT", "BOUNDARY", "NOTE", "EXPELLED", "CONTROL"};
+    return names[t];
+}
+
+/* The one door to a member's core. Actions are taken out first and carried out after, as an engine does, because
+ * carrying them out feeds the core again. */
+void proc_event(world_t *w, int node, rg_member_event_t *ev) {
+    proc_t *p = &w->procs[node];
+    if (!p->alive || p->over || w->failed) return;
+    ev->now_ns = w->now;
+    int local = ev->type == RG_MEV_TICK || ev->type == RG_MEV_OP_FAIL;
+    rg_status_t st = rg_member_step(p->core, ev);
+    if (st != RG_OK) sim_fail(w, "member: step failed", "process %d, event %d, status %d", node, ev->type, st);
+    judge_step(w, node);
+    rg_member_action_t list[256], a;
+    uint32_t n = 0;
+    while (rg_member_next(p->core, &a)) {
+        if (n == 256) {
+            sim_fail(w, "bounded actions", "process %d", node);
+            return;
+        }
+        list[n] = a;
+        if (a.type == RG_MACT_SEND) conn_send(w, p->conn, 1, a.bytes, a.len);
+        else n++;
+        if (a.type != RG_MACT_SEND && a.type != RG_MACT_NOTE)
+            sim_trace(w, "process %d: %s gen %llu key %llu/%llx peer %llu status %d %s", node, action_name(a.type), (unsigned long long)a.gen,
+                      (unsigned long long)a.key.gen, (unsigned long long)a.key.op, (unsigned long long)a.peer, a.status, a.text);
+    }
+    uint64_t d = rg_member_deadline(p->core);
+    if (d != NEVER && d < p->tick_at) {
+        p->tick_at = d > w->now ? d : w->now;
+        sim_push(w, p->tick_at, EV_TICK, node);
+    }
+    for (uint32_t i = 0; i < n && !w->failed; i++) perform(w, node, &list[i], local);
+}

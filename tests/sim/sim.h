@@ -1,0 +1,161 @@
+/* sim.h: a seeded simulation of a group: one coordinator and a changing set of processes on a virtual network, each
+ * with the library's own core and an abstract data plane in place of the engine. It relies on src/core only; nothing
+ * in it may depend on real time, addresses or the order of a hash, so that a seed always replays to the same trace. */
+#ifndef SIM_H
+#define SIM_H
+
+#include "core/coord.h"
+#include "core/member.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAXP 20       /* processes of a run, dead ones included */
+#define MAXK 8192     /* operations of a run */
+#define MAXOPEN 40    /* operations in flight at a process */
+#define MAXROSTER 64
+#define MAXCONN 4096
+#define MS 1000000ull
+#define US 1000ull
+#define NEVER UINT64_MAX
+
+typedef enum { EV_TICK, EV_TO_COORD, EV_TO_PROC, EV_COORD_CLOSED, EV_PROC_DOWN, EV_DIAL, EV_LINK_TRY, EV_LINK_UP,
+               EV_LINK_DOWN, EV_DATA, EV_PROGRAM, EV_FAULT, EV_EXPIRE, EV_START } ev_type;
+typedef enum { D_CONTRIB, D_DONE, D_NOTE, D_RESULT } data_type;
+
+/* Planted faults: each changes the simulated world (never the shipped code) in one way that a checker must see. */
+typedef enum { PLANT_NONE, PLANT_VERDICT, PLANT_EARLY, PLANT_OLD_DATA, PLANT_OLD_DONE, PLANT_DROP_VIEW, PLANT_CUT,
+               PLANT_WATERMARK, PLANT_NO_LINK_NEWS, PLANT_NO_NOTES, PLANT_NO_FREEZE, PLANT_END } plant_t;
+
+typedef struct event {
+    uint64_t at, seq, conn, token;
+    const uint8_t *bytes;
+    uint32_t len;
+    int16_t type, node, peer, ki;
+    uint8_t data, epoch_ok;
+    uint64_t epoch, note, computed, mask, sig;
+} event_t;
+
+typedef enum { OP_NONE, OP_ISSUED, OP_RUN, OP_WHOLE, OP_FETCH } op_state;
+typedef struct open_op {
+    op_state st;
+    int ki;
+    rg_op_key_t key;
+    rg_op_sig_t sig;
+    uint64_t expected; /* whose data must be in the result */
+    uint64_t computed, everybody;
+} open_op_t;
+
+/* What a process has received for an operation, of the newest data epoch heard of. */
+typedef struct inbox { uint64_t epoch, contrib, truth, done, computed, mask; uint8_t result; uint64_t result_epoch; uint16_t sig[MAXP]; } inbox_t;
+typedef struct kept { int ki; uint64_t computed, mask; } kept_t;
+typedef struct roster { uint64_t epoch; uint32_t n; uint64_t id[MAXP], first_gen[MAXP]; } roster_t;
+
+typedef struct proc {
+    int started, alive, over, joined, fenced, gone; /* gone: over or dead: not held to the outcome of others */
+    rg_member_t *core;
+    uint64_t id, conn, paused_until, tick_at, data_epoch, gen, first_gen, note, founded;
+    int waiting_boundary, program_set, dialing;
+    uint32_t idx;
+    open_op_t ops[MAXOPEN];
+    uint32_t n_ops;
+    kept_t kept[RG_KEEP_MAX + 1];
+    uint32_t n_kept;
+    roster_t rosters[MAXROSTER];
+    uint32_t n_rosters;
+    inbox_t inbox[MAXK];
+    uint32_t inbox_n;
+    uint8_t linked[MAXP];   /* wants a link to this process, or has one */
+    uint64_t ltoken[MAXP];
+    uint64_t skipped;       /* operations of this process's program that it never called */
+} proc_t;
+
+typedef struct link { uint8_t up; uint64_t token, last_ab, last_ba; } link_t;
+
+typedef struct outcome { uint8_t kind; int16_t status; uint64_t computed, mask; } outcome_t; /* kind: 1 success, 2 error */
+typedef struct ledger {
+    rg_op_key_t key;
+    uint64_t founded; /* the first view of the group: one that died out may be founded again, and counts anew */
+    uint8_t rule_l, local; /* local: somebody ended it alone while the coordinator was lost */
+    uint64_t whole[MAXP];  /* data epoch in which it was complete at each process */
+    outcome_t out[MAXP];
+} ledger_t;
+
+typedef struct conn { int node; uint8_t alive; uint64_t last_up, last_down; } conn_t;
+
+typedef struct world {
+    uint64_t seed, rng, now, seq, heartbeat, phase2_at, end_gen, events;
+    int trace, healed, dead_coordinator_pause;
+    plant_t plant;
+    int plant_done, plant_node;
+    const char *failed;
+    char failure[512];
+    event_t *heap;
+    size_t heap_n, heap_cap;
+    uint8_t *arena;
+    size_t arena_n, arena_cap;
+    rg_coord_t *coord;
+    uint64_t coord_tick, coord_paused;
+    proc_t *procs;
+    int n_procs;
+    link_t links[MAXP][MAXP];
+    int16_t slot_of_id[MAXCONN]; /* by member id: process + 1 */
+    conn_t conns[MAXCONN];
+    uint32_t n_conns;
+    ledger_t *ledger;
+    int n_ledger;
+    int16_t khash[4 * MAXK];
+    struct { uint64_t epoch, gen, mask; } parts[2048];
+    uint32_t n_parts;
+    /* the shape of this run */
+    uint32_t initial, min_size, window, faults, jitter_us, gap_us, spike, p_crash, p_other, overlap;
+    uint64_t mismatch_key, skip_key;
+    /* counters of a run, for the summary */
+    uint64_t commits, aborts, restarts, forwards, views, joins, locals;
+} world_t;
+
+/* world.c */
+uint64_t sim_random(world_t *w);
+uint64_t sim_below(world_t *w, uint64_t n);
+uint64_t sim_hash(uint64_t a, uint64_t b, uint64_t c);
+void sim_fail(world_t *w, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void sim_trace(world_t *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+event_t *sim_push(world_t *w, uint64_t at, ev_type type, int node);
+uint64_t sim_delay(world_t *w);
+void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace);
+void sim_run(world_t *w);
+void sim_free(world_t *w);
+void coord_event(world_t *w, rg_cev_t type, uint64_t conn, const uint8_t *bytes, size_t len);
+void conn_send(world_t *w, uint64_t conn, int to_coord, const uint8_t *bytes, size_t len);
+void conn_break(world_t *w, uint64_t conn, int tell_coord, int tell_proc);
+void proc_dial(world_t *w, int node);
+int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size);
+
+/* plane.c: processes and their data plane */
+void proc_event(world_t *w, int node, rg_member_event_t *ev);
+void proc_program(world_t *w, int node);
+void proc_data(world_t *w, const event_t *e);
+void proc_expire(world_t *w, int node, int ki);
+void proc_fail_some(world_t *w, int node);
+void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *text);
+void link_try(world_t *w, int a, int b);
+void link_break(world_t *w, int a, int b, int tell_a, int tell_b);
+int proc_of(world_t *w, uint64_t id);
+int ledger_of(world_t *w, int node, rg_op_key_t key);
+int planted(world_t *w, plant_t p, int node);
+
+/* judge.c: what must hold */
+void judge_participants(world_t *w, int node, uint64_t epoch, uint64_t gen, uint64_t mask);
+void judge_outcome(world_t *w, int node, int ki, outcome_t o, int fetched, uint64_t everybody);
+void judge_step(world_t *w, int node);
+int judge_idle(world_t *w, const char **why, int *who); /* 1: everything that was asked for has ended */
+void judge_end(world_t *w);
+
+/* fault.c */
+void fault_plan(world_t *w);
+void fault_strike(world_t *w);
+void fault_crash(world_t *w, int node, int quiet);
+
+#endif
