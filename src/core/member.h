@@ -15,6 +15,7 @@
 #define RG_TEXTS 64u       /* error texts of marked and failing operations */
 #define RG_MISSING_MAX 64u /* links that a READY can name as missing */
 #define RG_FLUSH_EVERY 16u /* small operations between two forced watermarks */
+#define RG_BOUNDARY_MEMORY 8u /* boundaries by which the next ones are foreseen */
 #define RG_OUT_BYTES (512u << 10)
 
 typedef enum rg_ent_state {
@@ -94,7 +95,8 @@ struct rg_member {
     uint64_t gen, next0, report_gen, report_next0;
     uint64_t wanted_gen;                  /* boundary that waits; 0: none */
     int promise_on;
-    uint64_t promise, boundary_ns, boundary_every;
+    uint64_t promise, boundary_ns, boundary_dt[RG_BOUNDARY_MEMORY];
+    uint32_t boundaries;
     uint64_t noted;                       /* last watermark given to NOTE */
     uint32_t small_since_flush;
     int unflushed, noted_once;

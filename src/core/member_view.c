@@ -132,9 +132,9 @@ void rg_view_boundary(rg_member_t *m, uint64_t gen) {
     m->wanted_gen = gen;
     if (m->fenced || (m->promise_on && gen >= m->promise)) return;
     m->wanted_gen = 0;
-    if (m->boundary_ns && m->now > m->boundary_ns) {
-        uint64_t dt = m->now - m->boundary_ns;
-        m->boundary_every = m->boundary_every ? m->boundary_every - m->boundary_every / 8 + dt / 8 : dt;
+    if (m->boundary_ns) {
+        m->boundary_dt[m->boundaries % RG_BOUNDARY_MEMORY] = m->now - m->boundary_ns;
+        m->boundaries++;
     }
     m->boundary_ns = m->now;
     m->gen = gen;
@@ -144,12 +144,25 @@ void rg_view_boundary(rg_member_t *m, uint64_t gen) {
     rg_ops_note(m, 0);
 }
 
+/* G2. Far enough ahead that the boundary is normally not reached before the cut is known, but no further: a newcomer
+ * waits for all the boundaries in between. So the slowest of the last few boundaries counts, and without enough of
+ * them the promise is for the next but one. */
 static uint64_t promise_ahead(const rg_member_t *m) {
-    uint64_t every = m->boundary_every;
-    if (m->boundary_ns && m->now - m->boundary_ns > every) every = m->now - m->boundary_ns;
-    if (!every) return m->boundary_ns ? PROMISE_AHEAD_MAX : 1;
-    uint64_t w = PROMISE_AHEAD_NS / every;
-    return w < 1 ? 1 : w > PROMISE_AHEAD_MAX ? PROMISE_AHEAD_MAX : w;
+    if (m->boundaries < RG_BOUNDARY_MEMORY) return 1;
+    uint64_t every = m->now - m->boundary_ns;
+    for (uint32_t i = 0; i < RG_BOUNDARY_MEMORY; i++)
+        if (m->boundary_dt[i] > every) every = m->boundary_dt[i];
+    if (every * PROMISE_AHEAD_MAX <= PROMISE_AHEAD_NS) return PROMISE_AHEAD_MAX;
+    return every >= PROMISE_AHEAD_NS ? 1 : PROMISE_AHEAD_NS / every;
+}
+
+/* G2b. A newcomer knows nothing of decisions that wait here for operations not yet started, so it must not take part
+ * in those. */
+static uint64_t promise_now(const rg_member_t *m) {
+    uint64_t p = m->gen + 1 + promise_ahead(m);
+    for (uint16_t i = m->ents_marked ? m->first : 0; i; i = m->ent[i - 1].next)
+        if (m->ent[i - 1].state == RG_ENT_MARKED && m->ent[i - 1].key.gen >= p) p = m->ent[i - 1].key.gen + 1;
+    return p;
 }
 
 void rg_view_prepare(rg_member_t *m, rg_r_t *r) {
@@ -162,7 +175,7 @@ void rg_view_prepare(rg_member_t *m, rg_r_t *r) {
     }
     if (m->have_view) {
         if (m->view.epoch != base) return;
-        if (!m->promise_on) m->promise = m->gen + 1 + promise_ahead(m);
+        if (!m->promise_on) m->promise = promise_now(m);
         m->promise_on = 1;
     } else if (m->phase != RG_PH_CANDIDATE) {
         return;
@@ -260,9 +273,9 @@ static void adopt_members(rg_member_t *m, const rg_view_head_t *v) {
 
 /* An operation that was called while the member was fenced named its root by the old view's ranks, although it belongs
  * to the new view's operations: the same rank there is meant. */
-static uint64_t translate_root(const rg_member_t *m, uint64_t root, uint32_t old_n) {
-    for (uint32_t i = 0; root && i < old_n; i++)
-        if (m->next_members[i].id == root) return i < m->view.n ? m->view.members[i].id : 0;
+static uint64_t translate_root(rg_member_t *m, const rg_ent_t *e, uint32_t old_n) {
+    for (uint32_t i = 0; i < old_n; i++)
+        if (m->next_members[i].id == e->sig.root) return i < rg_ops_participants(m, e->key.gen) ? m->view.members[i].id : 0;
     return 0;
 }
 
@@ -364,7 +377,7 @@ static void carry_queued(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, ui
         e->numbering = d->numbering;
     } else {
         uint64_t root = e->sig.root;
-        if (root) e->sig.root = translate_root(m, root, old_n);
+        if (root) e->sig.root = translate_root(m, e, old_n);
         e->numbering = m->view.data_epoch;
         if (root && !e->sig.root) {
             rg_op_abort(m, e, RG_ERR_ROOT_LOST, root, "the root of this operation is not a member any more");

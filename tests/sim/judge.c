@@ -70,7 +70,13 @@ int judge_idle(world_t *w, const char **why, int *who) {
             if (waits_for_founders(w)) continue;
             return 0;
         }
-        *why = p->waiting_boundary ? "waits at a boundary" : p->n_ops ? "has an operation that does not end" : "has not come to the end";
+        *why = p->waiting_boundary ? "waits at a boundary" : "has not come to the end";
+        if (p->n_ops) {
+            static char text[128];
+            snprintf(text, sizeof text, "has an operation that does not end (boundary %llu operation %llx, state %d, core state %d)", (unsigned long long)p->ops[0].key.gen,
+                     (unsigned long long)p->ops[0].key.op, p->ops[0].st, rg_ent_find(p->core, p->ops[0].key) ? rg_ent_find(p->core, p->ops[0].key)->state : -1);
+            *why = text;
+        }
         if (p->n_ops || p->gen < w->end_gen) return 0;
         *why = rg_member_fenced(p->core) ? "stays fenced" : "keeps copies that all have";
         if (rg_member_fenced(p->core) || !rg_member_drained(p->core)) return 0;

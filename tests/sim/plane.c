@@ -58,7 +58,8 @@ static link_t *link_of(world_t *w, int a, int b) { return a < b ? &w->links[a][b
 void link_try(world_t *w, int a, int b) {
     link_t *l = link_of(w, a, b);
     proc_t *pa = &w->procs[a], *pb = &w->procs[b];
-    if (l->up || !pa->alive || !pb->alive || !pa->linked[b] || !pb->linked[a]) return;
+    if (l->up || !pa->alive || !pb->alive || !pa->linked[b] || !pb->linked[a] || pa->lid[b] != pb->id || pb->lid[a] != pa->id)
+        return;
     l->up = 1;
     pa->ltoken[b] = pb->ltoken[a] = ++l->token;
     for (int k = 0; k < 2; k++) {
@@ -84,21 +85,23 @@ void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *
     proc_t *p = &w->procs[node];
     if (!p->alive || !p->linked[peer] || p->ltoken[peer] != token) return;
     p->linked[peer] = 0;
-    rg_member_event_t ev = {.type = RG_MEV_LINK_DOWN, .peer = w->procs[peer].id, .text = text};
+    rg_member_event_t ev = {.type = RG_MEV_LINK_DOWN, .peer = p->lid[peer], .text = text};
     proc_event(w, node, &ev);
 }
 
 static void connect_to(world_t *w, int node, const rg_core_member_t *m) {
     int q = m->identity[0];
     w->slot_of_id[m->id] = (int16_t)(q + 1);
+    if (w->procs[node].linked[q] && w->procs[node].lid[q] != m->id) link_break(w, node, q, 0, 1);
     w->procs[node].linked[q] = 1;
+    w->procs[node].lid[q] = m->id;
     event_t *e = sim_push(w, w->now + sim_delay(w), EV_LINK_TRY, node);
     e->peer = (int16_t)q;
 }
 
 static void disconnect_from(world_t *w, int node, uint64_t id) {
     int q = proc_of(w, id);
-    if (q < 0) return;
+    if (q < 0 || w->procs[node].lid[q] != id) return;
     w->procs[node].linked[q] = 0;
     link_break(w, node, q, 0, 1);
 }

@@ -68,7 +68,7 @@ typedef struct proc {
     inbox_t inbox[MAXK];
     uint32_t inbox_n;
     uint8_t linked[MAXP];   /* wants a link to this process, or has one */
-    uint64_t ltoken[MAXP];
+    uint64_t ltoken[MAXP], lid[MAXP]; /* token of the link, and the member id that it is for: a process may come again as another */
     uint64_t skipped;       /* operations of this process's program that it never called */
 } proc_t;
 

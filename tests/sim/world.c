@@ -324,7 +324,7 @@ static void dispatch(world_t *w, const event_t *e) {
         sim_trace(w, "process %d: link to %d is up", e->node, e->peer);
         if (!p->alive || !p->linked[e->peer] || p->ltoken[e->peer] != e->token) break;
         ev.type = RG_MEV_LINK_UP;
-        ev.peer = w->procs[e->peer].id;
+        ev.peer = p->lid[e->peer];
         proc_event(w, e->node, &ev);
         break;
     }
