@@ -660,6 +660,43 @@ static void case_refused_connection(env_t *e) {
     CHECK(e, strstr(e->ep[0].text, "refused") && strchr(e->ep[0].text, ':'));
 }
 
+static void case_no_common_family(env_t *e) {
+    rg_error_t err = { 0 };
+    CHECK(e, start(e, 0, nonce) == 0 && start(e, 1, nonce) == 0);
+    rg_tp_peer_t peer = { .identity = { 2 }, .addr = e->ep[1].addr, .addr_len = e->ep[1].addr_len, .dial = 1 };
+    e->ep[1].addr[2] = e->ep[1].addr[2] == 4 ? 6 : 4;
+    CHECK(e, e->t->connect(e->ep[0].tp, 0, &peer, &err) != RG_OK);
+    CHECK(e, strstr(err.text, "IPv4") && strstr(err.text, "IPv6"));
+    e->ep[1].addr[1] = 200; /* not an address at all */
+    CHECK(e, e->t->connect(e->ep[0].tp, 0, &peer, &err) == RG_ERR_PROTOCOL);
+}
+
+/* A peer that greets well and then sends rubbish loses its link, with a cause, and nothing is written anywhere. */
+static void case_rubbish_from_a_peer(env_t *e) {
+    for (int kind = 0; kind < 4; kind++) {
+        uint8_t hello[80] = "RHel\1\0\1", frame[80] = { 'R', 'G', 'f', '1', 1 }, in[64];
+        for (int i = 0; i < e->n; i++) e->t->close(e->ep[i].tp), e->ep[i].tp = NULL;
+        CHECK(e, start(e, 0, nonce) == 0);
+        e->ep[1].id[0] = 2;
+        CHECK(e, link_to(e, 0, 0, 1, 0, 10000) == 0);
+        memcpy(hello + 8, nonce, 16);
+        hello[24] = 2, hello[40] = 1, hello[56] = 1, hello[66] = 1;
+        frame[8] = 64, frame[12] = frame[13] = 0x51, frame[16] = 1, frame[24] = 3,
+        frame[64] = 64; /* fits the receive */
+        if (kind == 0) memset(frame, 'x', sizeof frame);
+        if (kind == 1) frame[11] = 1;    /* 16 MiB in one frame */
+        if (kind == 2) frame[63] = 0x80; /* an offset that overflows */
+        if (kind == 3) frame[4] = 2;     /* a note with a payload */
+        memset(in, 0xee, sizeof in);
+        int fd = stranger(&e->ep[0]);
+        CHECK(e, fd >= 0 && send(fd, hello, 80, MSG_NOSIGNAL) == 80 && UNTIL(e, e->ep[0].up[0]));
+        CHECK(e, do_recv(e, 0, tag(1, 0, 0), in, 64, 1) && send(fd, frame, 80, MSG_NOSIGNAL) == 80);
+        CHECK(e, UNTIL(e, e->ep[0].down[0] && ended(e, 0, 1, RG_TP_GONE)) && strstr(e->ep[0].text, "protocol"));
+        CHECK(e, in[0] == 0xee && memcmp(in, in + 1, 63) == 0);
+        close(fd);
+    }
+}
+
 /* ---- Planted bugs: a transport around another one ---- */
 
 typedef enum bug {
@@ -682,7 +719,8 @@ typedef enum bug {
     BUG_EPOCH_BLIND,
     BUG_NEVER_WAKES,
     BUG_SHORT_STATS,
-    BUG_NO_TEXT
+    BUG_NO_TEXT,
+    BUG_ANY_FAMILY
 } bug_t;
 
 static const rg_transport_t *inner;
@@ -747,6 +785,11 @@ static rg_status_t bad_open(const rg_tp_config_t *c, rg_tp_t **tp, uint8_t *addr
     return inner->open(&x, tp, addr, len, err);
 }
 
+static rg_status_t bad_connect(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err) {
+    rg_status_t st = inner->connect(tp, link, peer, err);
+    return bug == BUG_ANY_FAMILY ? RG_OK : st;
+}
+
 static int bad_wake_fd(rg_tp_t *tp) {
     (void)tp;
     if (last_wake == 0) {
@@ -795,6 +838,8 @@ static const struct {
     { BUG_SILENT_DROP, "loses links of others", "peer_death" },
     { BUG_TELLS_TWICE, "completes twice", "zero_length" },
     { BUG_SILENT_DEATH, "does not tell of death", "three" },
+    { BUG_SILENT_DEATH, "does not tell of rubbish", "rubbish_from_a_peer" },
+    { BUG_ANY_FAMILY, "dials any family", "no_common_family" },
 };
 
 /* ---- Running ---- */
@@ -830,6 +875,8 @@ static const struct {
     CASE(three),
     TCP_CASE(strangers),
     TCP_CASE(refused_connection),
+    TCP_CASE(no_common_family),
+    TCP_CASE(rubbish_from_a_peer),
 };
 #define N_CASES ((int)(sizeof cases / sizeof *cases))
 
@@ -892,6 +939,7 @@ static int run_planted(env_t *e, int verbose) {
             bad.poll = bad_poll;
             bad.fence = bad_fence;
             bad.drop = bad_drop;
+            bad.connect = bad_connect;
             if (bug == BUG_NEVER_WAKES) bad.wake_fd = bad_wake_fd;
             if (bug == BUG_SHORT_STATS) bad.stats = bad_stats;
             patience_ns = cases[c].tcp_only ? 3000000000u : 500000000u;

@@ -115,8 +115,11 @@ static void set_options(rg_tp_t *tp, int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-    int rto_ms = tp->conf.heartbeat_ms > 1000 ? (int)tp->conf.heartbeat_ms : 1000;
-    setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_ms, sizeof rto_ms);
+    /* Keeps retransmissions and window probes frequent (Linux 6.15 and later). Without it a peer that vanishes while its
+     * window is closed is found later, but it is found. */
+    int rto_ms = tp->conf.heartbeat_ms > 2000 ? (int)tp->conf.heartbeat_ms / 2 : 1000;
+    tp->rto_max_ms =
+        setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_ms, sizeof rto_ms) == 0 ? (uint32_t)rto_ms : 120000;
     int local =
         getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && rg_os_is_local_address((struct sockaddr *)&peer);
     /* The kernel's own sizing suits long links; within a host a fixed size avoids its slow start. */
@@ -579,8 +582,12 @@ static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
     uint64_t last = now - ti.tcpi_last_ack_recv * 1000000ull;
     if (c->retry_at == NEVER || last > c->retry_at)
         c->retry_at = last > now || c->retry_at == NEVER ? now : last; /* silent since */
-    if (ti.tcpi_unacked == 0) /* window probes become rare: wait for two of them */
-        allowed += 2 * ((uint64_t)ti.tcpi_rto * 1000u << (ti.tcpi_backoff > 10 ? 10 : ti.tcpi_backoff));
+    if (ti.tcpi_unacked == 0) { /* window probes become rare: two of them must have had their time */
+        uint64_t probe = (uint64_t)ti.tcpi_rto * 1000u << (ti.tcpi_backoff > 10 ? 10 : ti.tcpi_backoff);
+        uint64_t most = tp->rto_max_ms * 1000000ull;
+        probe = 2 * (probe < most ? probe : most);
+        allowed = probe > allowed ? probe : allowed;
+    }
     if (now - c->retry_at > allowed)
         rgt_link_fail(tp, c->link, "the peer has not acknowledged anything for %llu ms",
                       (unsigned long long)((now - c->retry_at) / 1000000u));

@@ -193,7 +193,8 @@ struct rg_tp {
     listener_t listen[2];
     int listeners;
     sa_family_t families[2];
-    uint32_t scope; /* interface of our link-local address, 0 when there is none */
+    uint32_t rto_max_ms; /* what the kernel was told, or its own limit */
+    uint32_t scope;      /* interface of our link-local address, 0 when there is none */
     conn_t *conns, **conns_tail;
     uint32_t n_strangers, n_parked, n_handshakes, n_rails;
     conn_t *grave;
