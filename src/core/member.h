@@ -142,6 +142,8 @@ void rg_member_send(rg_member_t *m, const rg_w_t *w); /* ends and sends it */
 void rg_member_expel(rg_member_t *m, rg_status_t status, const char *text, uint64_t epoch);
 void rg_member_refused(rg_member_t *m, rg_status_t status, const char *text);
 static inline int rg_member_lost_long(const rg_member_t *m) {
+    /* A connection that has just come back is given the time for an answer. */
+    if (m->control_up && m->now - m->control_since < m->heartbeat_ns / 4) return 0;
     return m->heartbeat_ns && m->now - m->last_heard >= m->heartbeat_ns;
 }
 

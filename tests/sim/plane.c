@@ -529,7 +529,7 @@ void proc_event(world_t *w, int node, rg_member_event_t *ev) {
     proc_t *p = &w->procs[node];
     if (!p->alive || p->over || w->failed) return;
     ev->now_ns = w->now;
-    int local = ev->type == RG_MEV_TICK || ev->type == RG_MEV_OP_FAIL;
+    int local = ev->type != RG_MEV_MESSAGE && ev->type != RG_MEV_OP_START;
     rg_status_t st = rg_member_step(p->core, ev);
     if (st != RG_OK) sim_fail(w, "member: step failed", "process %d, event %d, status %d", node, ev->type, st);
     judge_step(w, node);
