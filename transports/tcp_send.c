@@ -5,6 +5,9 @@
 #include "tcp_internal.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +58,24 @@ static ssize_t tx_result(rg_tp_t *tp, conn_t *c, ssize_t n) {
     return -1;
 }
 
+/* splice() has no MSG_NOSIGNAL, and the program's disposition of SIGPIPE is not ours to change: a peer that died would
+ * end this process. So the signal is held back around the call and taken away when the call raised it. */
+static ssize_t splice_quietly(int from, int to, size_t len, unsigned flags) {
+    const struct timespec at_once = { 0, 0 };
+    sigset_t pipe_only, before, pending;
+    sigemptyset(&pipe_only);
+    sigaddset(&pipe_only, SIGPIPE);
+    sigemptyset(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe_only, &before);
+    if (sigismember(&before, SIGPIPE)) sigpending(&pending);
+    ssize_t n = splice(from, NULL, to, NULL, len, flags);
+    int err = errno;
+    if (n < 0 && err == EPIPE && !sigismember(&pending, SIGPIPE)) sigtimedwait(&pipe_only, NULL, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = err;
+    return n;
+}
+
 /* One step through the pipe: the pages go to the socket by reference. Returns as tx_result(); 0 also when the plain way
  * must be taken instead. */
 static ssize_t tx_step_pipe(rg_tp_t *tp, conn_t *c) {
@@ -74,7 +95,7 @@ static ssize_t tx_step_pipe(rg_tp_t *tp, conn_t *c) {
         c->tx_piped = (uint32_t)n;
     }
     uint32_t more = c->tx_piped < c->tx_len - c->tx_sent ? SPLICE_F_MORE : 0;
-    ssize_t n = splice(c->pipe[0], NULL, c->fd, NULL, c->tx_piped, SPLICE_F_NONBLOCK | SPLICE_F_MOVE | more);
+    ssize_t n = splice_quietly(c->pipe[0], c->fd, c->tx_piped, SPLICE_F_NONBLOCK | SPLICE_F_MOVE | more);
     if (n < 0 && errno != EAGAIN && errno != EINTR && errno != EPIPE && errno != ECONNRESET && errno != ETIMEDOUT) {
         rgt_pipe_close(c);
         c->tx_zero = 0;

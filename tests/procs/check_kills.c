@@ -33,6 +33,7 @@ struct worker {
     volatile uint64_t started;  /* records begun; the last one is being written while started > finished */
     volatile uint64_t finished; /* records complete */
     volatile int failed;
+    int killed; /* by the driver, and waited for */
     struct record log[LOG];
 };
 
@@ -294,9 +295,17 @@ static void measure(struct tally *t, int victim, uint64_t kill_ns, uint64_t from
     if (getenv("KILLS_VERBOSE")) printf("kill %d: %.2f ms (own %.1f / %.1f ms)\n", t->kills, ms, own4, own3);
 }
 
+/* A worker that gave up, or that ended without having been killed by this test. */
 static int anyone_failed(void) {
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
+        int status;
         if (sh->workers[i].failed) return 1;
+        if (!sh->workers[i].killed && waitpid(sh->workers[i].pid, &status, WNOHANG) > 0) {
+            printf("BAD: worker %d ended by itself: %s %d\n", i, WIFSIGNALED(status) ? "signal" : "exit code",
+                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+            return 1;
+        }
+    }
     return 0;
 }
 
@@ -367,6 +376,7 @@ static uint64_t strike(struct tally *t, int victim, unsigned mode, unsigned *see
     uint64_t now = procs_now();
     kill(w->pid, SIGKILL);
     waitpid(w->pid, NULL, 0);
+    w->killed = 1;
     t->in_op += __atomic_load_n(&w->started, __ATOMIC_ACQUIRE) > done(victim);
     t->in_place += mode >> 1;
     t->returned += mode & 1;
