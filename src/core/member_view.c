@@ -393,7 +393,10 @@ static void carry_out(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, uint3
     switch (e->state) {
     case RG_ENT_QUEUED: carry_queued(m, e, d, old_n); break;
     case RG_ENT_KEPT: carry_kept(m, e, d); break;
-    case RG_ENT_DEAD: rg_ent_remove(m, e); break;
+    case RG_ENT_DEAD:
+        /* It may have died after it was reported as running; then the others will wait for it until they are told. */
+        if (d && d->verdict != RG_RESTART) rg_ent_remove(m, e);
+        break;
     case RG_ENT_RUNNING:
     case RG_ENT_FETCHING:
     case RG_ENT_COMPLETE:
