@@ -70,7 +70,8 @@ static ssize_t splice_quietly(int from, int to, size_t len, unsigned flags) {
     if (sigismember(&before, SIGPIPE)) sigpending(&pending);
     ssize_t n = splice(from, NULL, to, NULL, len, flags);
     int err = errno;
-    if (n < 0 && err == EPIPE && !sigismember(&pending, SIGPIPE)) sigtimedwait(&pipe_only, NULL, &at_once);
+    /* Also after a part was taken: the error, and with it the signal, came behind that part. */
+    if (n != (ssize_t)len && !sigismember(&pending, SIGPIPE)) sigtimedwait(&pipe_only, NULL, &at_once);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = err;
     return n;
