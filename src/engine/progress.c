@@ -12,6 +12,7 @@
 
 #define CONTROL_EVERY_NS 50000u      /* look at the control connection at least so often while busy */
 #define THREAD_STAYS_AWAY_NS 2000000u /* after a caller drove */
+#define POLITE_AFTER_NS 4000u         /* polls without giving way for this long */
 #define COMPLETIONS 64
 
 void rg_lock(rg_group_t *g)
@@ -175,7 +176,6 @@ static void take_over(rg_group_t *g, enum rg_driver who)
 static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadline_ns)
 {
     uint64_t ticket = g->driver_ticket, now = rg_os_now_ns(), idle_since = now;
-    const int crowded = g->host_procs > g->cores;
     while (g->driver_ticket == ticket && g->phase != RG_PHASE_OVER && !finished(arg) && now < deadline_ns) {
         int any = rg_progress(g, now);
         if (finished(arg))
@@ -189,8 +189,8 @@ static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t de
         if (now - idle_since > spin_budget_ns(g)) {
             sleep_for_work(g, now, deadline_ns);
             now = idle_since = rg_os_now_ns();
-        } else if (crowded) {
-            rg_unlock(g); /* the peer that we wait for may need this core */
+        } else if (now - idle_since > POLITE_AFTER_NS || g->host_procs > g->cores) {
+            rg_unlock(g); /* whoever we wait for may need this core */
             sched_yield();
             rg_lock(g);
             now = rg_os_now_ns();
