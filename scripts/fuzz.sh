@@ -10,9 +10,15 @@ for program in "$build"/fuzz/*; do
     seeds=tests/fuzz/corpus/$name
     [ -d "$seeds" ] || seeds=
     echo "fuzz: $name for $seconds s"
-    if "$program" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -print_final_stats=0 -verbosity=0 \
-        -artifact_prefix="$build/$name-" "$build/corpus/$name" $seeds; then good=$((good + 1))
-    else bad=$((bad + 1)); echo "fuzz: $name failed; the input is in $build/$name-*"; fi
+    if "$program" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -print_final_stats=0 -verbosity=1 \
+        -artifact_prefix="$build/$name-" "$build/corpus/$name" $seeds > "$build/$name.log" 2>&1; then
+        good=$((good + 1))
+        grep -E '^Done ' "$build/$name.log"
+    else
+        bad=$((bad + 1))
+        tail -n 40 "$build/$name.log"
+        echo "fuzz: $name failed; the input is in $build/$name-*"
+    fi
 done
 echo "$good passed, $bad failed, 0 skipped"
 [ $bad -eq 0 ]
