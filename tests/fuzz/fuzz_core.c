@@ -1,0 +1,190 @@
+/* fuzz_core.c: the fuzzer chooses the order of events among one coordinator and three processes, and now and then
+ * puts its own bytes in the place of a message. The coordinator's invariants must hold whatever members send; a
+ * member's as long as nobody has spoken to it in the coordinator's name. It relies on src/core alone. */
+#include "core/coord.h"
+#include "core/member.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PROCS 3
+#define QUEUE 64
+
+typedef struct msg { uint8_t *p; size_t n; } msg_t;
+typedef struct queue { msg_t m[QUEUE]; uint32_t head, n; } queue_t;
+typedef struct input { const uint8_t *p; size_t n; } input_t;
+
+static struct {
+    rg_coord_t *coord;
+    rg_member_t *member[PROCS];
+    queue_t up[PROCS], down[PROCS];
+    uint64_t conn[PROCS], conns, now, gen[PROCS], next0[PROCS];
+    int lied_to[PROCS];
+} f;
+
+static uint8_t take(input_t *in) {
+    if (!in->n) return 0;
+    in->n--;
+    return *in->p++;
+}
+
+static void put(queue_t *q, const uint8_t *p, size_t n) {
+    if (q->n == QUEUE) return;
+    msg_t *m = &q->m[(q->head + q->n++) % QUEUE];
+    m->p = malloc(n ? n : 1);
+    m->n = n;
+    if (!m->p) abort();
+    memcpy(m->p, p, n);
+}
+
+static msg_t get(queue_t *q) {
+    msg_t m = q->m[q->head];
+    q->head = (q->head + 1) % QUEUE;
+    q->n--;
+    return m;
+}
+
+static void clear(queue_t *q) {
+    while (q->n) free(get(q).p);
+}
+
+static int proc_of(uint64_t conn) {
+    for (int i = 0; i < PROCS; i++)
+        if (f.conn[i] == conn) return i;
+    return -1;
+}
+
+static void member(int i, rg_member_event_t *ev) {
+    ev->now_ns = f.now;
+    rg_member_step(f.member[i], ev);
+    const char *bad = rg_member_check(f.member[i]);
+    if (bad && !f.lied_to[i]) __builtin_trap();
+    rg_member_action_t a;
+    while (rg_member_next(f.member[i], &a)) {
+        if (a.type == RG_MACT_SEND && f.conn[i]) put(&f.up[i], a.bytes, a.len);
+        if (a.type == RG_MACT_JOINED || a.type == RG_MACT_BOUNDARY) f.gen[i] = a.gen, f.next0[i] = 0;
+    }
+}
+
+static void coord(rg_cev_t type, uint64_t conn, const uint8_t *p, size_t n) {
+    rg_coord_event_t ev = {.type = type, .now_ns = f.now, .conn = conn, .bytes = p, .len = n};
+    rg_coord_step(f.coord, &ev);
+    if (rg_coord_check(f.coord)) __builtin_trap();
+    rg_coord_action_t a;
+    while (rg_coord_next(f.coord, &a)) {
+        int i = proc_of(a.conn);
+        if (i < 0) continue;
+        if (a.type == RG_CACT_SEND) put(&f.down[i], a.bytes, a.len);
+    }
+}
+
+static void connect_or_break(int i) {
+    rg_member_event_t ev = {.type = f.conn[i] ? RG_MEV_CONTROL_DOWN : RG_MEV_CONTROL_UP};
+    uint64_t old = f.conn[i];
+    clear(&f.up[i]);
+    clear(&f.down[i]);
+    f.conn[i] = old ? 0 : ++f.conns;
+    if (old) coord(RG_CEV_CLOSED, old, NULL, 0);
+    member(i, &ev);
+}
+
+static void deliver(int i, int up, int lie, input_t *in) {
+    queue_t *q = up ? &f.up[i] : &f.down[i];
+    if (!q->n || !f.conn[i]) return;
+    msg_t m = get(q);
+    for (int k = 0; lie && m.n > 8 && k < lie; k++) m.p[8 + (take(in) | take(in) << 8) % (m.n - 8)] ^= take(in);
+    if (up) {
+        coord(RG_CEV_MESSAGE, f.conn[i], m.p, m.n);
+    } else {
+        f.lied_to[i] |= lie;
+        rg_member_event_t ev = {.type = RG_MEV_MESSAGE, .bytes = m.p, .len = m.n};
+        member(i, &ev);
+    }
+    free(m.p);
+}
+
+static void operation(int i, uint8_t what, uint8_t x) {
+    rg_member_event_t ev = {0};
+    uint64_t tag = x % 5 == 0 ? 1 : 0;
+    ev.key = (rg_op_key_t){f.gen[i], tag << 32 | (tag ? x / 5 : what == 0 ? f.next0[i] : x % 8)};
+    ev.sig = (rg_op_sig_t){.kind = x % 3, .dtype = RG_F32, .on_fault = x & 1 ? RG_RETURN : RG_RETRY, .rule_l = tag || (x & 2), .count = 4};
+    static const rg_mev_t types[] = {RG_MEV_OP_START, RG_MEV_OP_COMPLETE, RG_MEV_OP_DONE, RG_MEV_OP_FETCHED, RG_MEV_OP_FAIL, RG_MEV_WATERMARK, RG_MEV_BOUNDARY};
+    ev.type = types[what % 7];
+    ev.status = RG_ERR_TIMEOUT;
+    ev.gen = f.gen[i] + 1;
+    ev.peer = x % 6;
+    ev.note = x;
+    if (ev.type == RG_MEV_OP_START && !tag && rg_member_view(f.member[i]) && f.member[i]->ents_own < RG_CORE_MAX_OPS && !f.member[i]->told) f.next0[i]++;
+    member(i, &ev);
+}
+
+static void one(input_t *in) {
+    uint8_t op = take(in), x = take(in);
+    int i = x % PROCS;
+    rg_member_event_t ev = {0};
+    uint8_t raw[256];
+    size_t n;
+    switch (op % 12) {
+    case 0: case 1: deliver(i, 1, 0, in); break;
+    case 2: case 3: deliver(i, 0, 0, in); break;
+    case 4: connect_or_break(i); break;
+    case 5:
+        f.now += (uint64_t)(x + 1) * 1000000;
+        coord(RG_CEV_TICK, 0, NULL, 0);
+        ev.type = RG_MEV_TICK;
+        member(i, &ev);
+        break;
+    case 6: case 7: operation(i, take(in), x); break;
+    case 8:
+        ev.type = x & 64 ? RG_MEV_LINK_DOWN : RG_MEV_LINK_UP;
+        ev.peer = 1 + (x >> 2) % 8;
+        member(i, &ev);
+        break;
+    case 9: deliver(i, 1, 1 + x % 4, in); break;
+    case 10: deliver(i, 0, 1 + x % 4, in); break;
+    default:
+        for (n = 0; n < sizeof raw && in->n && n < 2u * x; n++) raw[n] = take(in);
+        if (x & 128) {
+            f.lied_to[i] = 1;
+            ev = (rg_member_event_t){.type = RG_MEV_MESSAGE, .bytes = raw, .len = n};
+            member(i, &ev);
+        } else if (f.conn[i]) {
+            coord(RG_CEV_MESSAGE, f.conn[i], raw, n);
+        }
+    }
+}
+
+/* Fresh zeroed pages: the machines are large and touched in a few places only. */
+static void *machine(size_t n) {
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) abort();
+    return p;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    input_t in = {data, size};
+    memset(&f, 0, sizeof f);
+    f.now = 1000000;
+    rg_coord_params_t cp = {.max_members = 4, .heartbeat_ns = 100000000, .id = 9};
+    memcpy(cp.group, "fuzz", 5);
+    f.coord = machine(rg_coord_size(4));
+    if (rg_coord_init(f.coord, &cp) != RG_OK) abort();
+    uint32_t min_size = 1 + take(&in) % 3;
+    for (int i = 0; i < PROCS; i++) {
+        rg_member_params_t mp = {.max_members = 4, .min_size = min_size, .cores = 1};
+        memcpy(mp.group, "fuzz", 5);
+        f.member[i] = machine(rg_member_size(4));
+        if (rg_member_init(f.member[i], &mp) != RG_OK) abort();
+        connect_or_break(i);
+    }
+    for (int k = 0; in.n && k < 3000; k++) one(&in);
+    for (int i = 0; i < PROCS; i++) {
+        clear(&f.up[i]);
+        clear(&f.down[i]);
+        munmap(f.member[i], rg_member_size(4));
+    }
+    munmap(f.coord, rg_coord_size(4));
+    return 0;
+}
