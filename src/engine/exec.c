@@ -61,8 +61,7 @@ static uint32_t red_flags(const rg_step_t *st, int b_acc)
 static void mark_ready(rg_request_t *op, uint32_t i)
 {
     if (op->plan->s->steps[i].kind == RG_STEP_SEND) {
-        bit_set(op->ready_send, i);
-        op->any_send = 1;
+        op->any_send = 1; /* it goes when it is its peer's turn */
     } else {
         bit_set(op->ready, i);
         op->any_ready = 1;
@@ -70,12 +69,12 @@ static void mark_ready(rg_request_t *op, uint32_t i)
 }
 
 /* Room for a schedule's state; kept with the operation object for the next time. */
-static rg_status_t exec_room(rg_request_t *op, uint32_t n_steps, uint32_t n_ranks)
+static rg_status_t exec_room(rg_request_t *op, uint32_t n_steps, uint32_t n_ranks, uint32_t n_peers)
 {
     if (n_steps > op->cap_steps) {
         uint32_t cap = (n_steps + 63) & ~63u;
         uint32_t *rem = malloc(cap * sizeof *rem);
-        uint64_t *bits = malloc((size_t)cap / 64 * 3 * sizeof *bits);
+        uint64_t *bits = malloc((size_t)cap / 64 * 2 * sizeof *bits);
         if (!rem || !bits) {
             free(rem);
             free(bits);
@@ -94,12 +93,20 @@ static rg_status_t exec_room(rg_request_t *op, uint32_t n_steps, uint32_t n_rank
         op->inflight = p;
         op->cap_ranks = n_ranks;
     }
+    if (n_peers > op->cap_peers) {
+        uint32_t *p = realloc(op->next_send, n_peers * sizeof *p);
+        if (!p)
+            return RG_ERR_NOMEM;
+        op->next_send = p;
+        op->cap_peers = n_peers;
+    }
     op->words = (n_steps + 63) / 64;
-    op->ready_send = op->ready + op->words;
-    op->posted = op->ready_send + op->words;
+    op->posted = op->ready + op->words;
     if (n_steps)
-        memset(op->ready, 0, (size_t)op->words * 3 * sizeof *op->ready);
+        memset(op->ready, 0, (size_t)op->words * 2 * sizeof *op->ready);
     memset(op->inflight, 0, n_ranks);
+    if (n_peers)
+        memset(op->next_send, 0, n_peers * sizeof *op->next_send);
     return RG_OK;
 }
 
@@ -107,7 +114,7 @@ static rg_status_t exec_room(rg_request_t *op, uint32_t n_steps, uint32_t n_rank
 rg_status_t rg_exec_start(rg_request_t *op)
 {
     const rg_schedule_t *s = op->plan->s;
-    rg_status_t st = exec_room(op, s->n_steps, op->roster->n);
+    rg_status_t st = exec_room(op, s->n_steps, op->roster->n, op->plan->n_peers);
     if (st != RG_OK)
         return st;
     op->left = s->n_steps;
@@ -164,7 +171,6 @@ static rg_status_t exec_send(rg_request_t *op, uint32_t i)
     if ((op->plan->s->flags & RG_SCHED_ZERO_COPY) && op->sig.rule_l)
         snd.flags = RG_TP_ZERO_COPY;
     op->res.bytes_sent += snd.len;
-    bit_clear(op->ready_send, i);
     int rc = g->tp_ops->send(g->tp, op->roster->links[st->peer], &snd);
     if (rc == RG_TP_DONE_NOW)
         exec_finish(op, i);
@@ -244,26 +250,22 @@ static rg_status_t exec_issue_ready(rg_request_t *op)
     return RG_OK;
 }
 
-/* Lowest first, and only so many per link that pieces of different phases stay interleaved. DONE messages wait until
- * this member's own result is whole, whatever the schedule's edges say. */
+/* Each peer gets its messages in schedule order, and only so many at once that pieces of different phases stay
+ * interleaved. DONE messages wait until this member's own result is whole, whatever the schedule's edges say. */
 static rg_status_t exec_issue_sends(rg_request_t *op)
 {
-    const rg_step_t *steps = op->plan->s->steps;
-    uint32_t more = 0;
-    for (uint32_t w = 0; w < op->words; w++)
-        for (uint64_t bits = op->ready_send[w]; bits; bits &= bits - 1) {
-            uint32_t i = w * 64 + (uint32_t)__builtin_ctzll(bits);
-            if (op->inflight[steps[i].peer] >= RG_SEND_WINDOW || ((steps[i].flags & RG_STEP_PHASE2) && op->left1)) {
-                more = 1;
-                continue;
-            }
+    const rg_plan_t *p = op->plan;
+    op->any_send = 0;
+    for (uint32_t k = 0; k < p->n_peers; k++)
+        while (p->first_send[k] + op->next_send[k] < p->first_send[k + 1]) {
+            uint32_t i = p->sends[p->first_send[k] + op->next_send[k]];
+            if (op->rem[i] || op->inflight[p->peers[k]] >= RG_SEND_WINDOW || (i >= p->s->phase1_steps && op->left1))
+                break;
+            op->next_send[k]++;
             rg_status_t rc = exec_send(op, i);
             if (rc != RG_OK)
                 return rc;
-            if (op->any_ready) /* a finished send may have freed local work: it comes first */
-                return RG_OK;
         }
-    op->any_send = more;
     return RG_OK;
 }
 
@@ -274,12 +276,9 @@ void rg_exec_pump(rg_request_t *op)
     rg_status_t rc = RG_OK;
     uint32_t uid = op->uid;
     while (rc == RG_OK && op->executing && (op->any_ready || op->any_send)) {
-        uint32_t before = op->left;
         rc = exec_issue_ready(op);
         if (rc == RG_OK && op->any_send)
             rc = exec_issue_sends(op);
-        if (!op->any_ready && op->left == before)
-            break; /* only sends that wait for their window or for phase 1 */
     }
     if (rc != RG_OK && rc != RG_ERR_PEER_LOST) {
         /* a lost peer is the core's business; anything else ends the operation, everywhere alike */
@@ -292,10 +291,9 @@ void rg_exec_pump(rg_request_t *op)
         rg_op_complete(op);
         if (op->uid != uid || !op->executing)
             return;
-        if (op->any_send) {
-            rg_exec_pump(op); /* one level: phase 2 */
-            return;
-        }
+        op->any_send = 1; /* DONE messages may go now */
+        rg_exec_pump(op); /* one level: phase 2 */
+        return;
     }
     if (op->left == 0 && op->state == RG_OPS_COMPLETE)
         rg_op_done(op);

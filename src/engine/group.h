@@ -35,6 +35,8 @@ typedef struct rg_plan {
     const rg_algorithm_t *alg;
     uint32_t *first_out, *outs; /* dependents of each step */
     uint32_t *rem;              /* initial number of unfinished dependencies */
+    uint32_t n_peers, *peers;   /* ranks that get messages */
+    uint32_t *first_send, *sends; /* for each of those, its sends in schedule order */
     uint32_t hash;              /* algorithm and chunk */
     uint32_t refs;
     uint64_t used;              /* for replacing the oldest */
@@ -115,11 +117,11 @@ struct rg_request {
     uint32_t buf_elem[3];
     uint32_t left, left1; /* unfinished steps: all, phase 1 */
     uint32_t *rem;        /* per step */
-    uint64_t *ready;      /* bitmaps: local steps and receives; sends */
-    uint64_t *ready_send;
+    uint64_t *ready;      /* bitmap: local steps and receives */
+    uint32_t *next_send;  /* per entry of plan->peers: how many of its sends were issued */
     uint64_t *posted;     /* receives that were posted (to tell whom we wait for) */
     uint8_t *inflight;    /* per rank: sends that have not finished */
-    uint32_t words, cap_steps, cap_ranks;
+    uint32_t words, cap_steps, cap_ranks, cap_peers;
     uint32_t any_ready, any_send;
     uint32_t tag_sig;
     rg_red_t red[32];     /* by flags; run == NULL: not prepared */

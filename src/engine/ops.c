@@ -115,6 +115,7 @@ void rg_op_destroy(rg_request_t *op)
     free(op->rem);
     free(op->ready);
     free(op->inflight);
+    free(op->next_send);
     free(op->saved);
     free(op->contributors);
     free(op);

@@ -22,6 +22,9 @@ static void plan_free(rg_plan_t *p)
     free(p->first_out);
     free(p->outs);
     free(p->rem);
+    free(p->peers);
+    free(p->first_send);
+    free(p->sends);
     free(p);
 }
 
@@ -48,6 +51,39 @@ static int plan_index(rg_plan_t *p)
     return 1;
 }
 
+/* The sends to each peer in schedule order. The proof that schedules do not deadlock (rule A5) holds for this order. */
+static int plan_sends(rg_plan_t *p)
+{
+    const rg_schedule_t *s = p->s;
+    uint32_t n = s->desc.size, sends = 0, *count = calloc((size_t)n + 1, sizeof *count);
+    for (uint32_t i = 0; count && i < s->n_steps; i++)
+        if (s->steps[i].kind == RG_STEP_SEND) {
+            sends++;
+            p->n_peers += !count[s->steps[i].peer]++;
+        }
+    p->peers = malloc((p->n_peers + 1) * sizeof *p->peers);
+    p->first_send = malloc((p->n_peers + 1) * sizeof *p->first_send);
+    p->sends = malloc((sends + 1) * sizeof *p->sends);
+    if (!count || !p->peers || !p->first_send || !p->sends) {
+        free(count);
+        return 0;
+    }
+    uint32_t at = 0, k = 0;
+    for (uint32_t r = 0; r < n; r++)
+        if (count[r]) {
+            p->peers[k] = r;
+            p->first_send[k++] = at;
+            at += count[r];
+            count[r] = at - count[r]; /* from here on: where the next send of r goes */
+        }
+    p->first_send[k] = at;
+    for (uint32_t i = 0; i < s->n_steps; i++)
+        if (s->steps[i].kind == RG_STEP_SEND)
+            p->sends[count[s->steps[i].peer]++] = i;
+    free(count);
+    return 1;
+}
+
 static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_roster_t *r, rg_status_t *st, char *text, size_t cap)
 {
     rg_coll_desc_t d = *key;
@@ -59,7 +95,7 @@ static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_
     }
     rg_plan_t *p = calloc(1, sizeof *p);
     *st = p ? rg_sched_build(alg, &d, &p->s) : RG_ERR_NOMEM;
-    if (*st == RG_OK && !plan_index(p))
+    if (*st == RG_OK && (!plan_index(p) || !plan_sends(p)))
         *st = RG_ERR_NOMEM;
     if (*st != RG_OK) {
         snprintf(text, cap, "schedule %s for %u ranks and %llu elements: %s", alg->name, d.size, (unsigned long long)d.count, rg_strerror(*st));
