@@ -1,7 +1,7 @@
 /* bench_tcp.c: what the TCP transport alone reaches between two processes over loopback, through the transport table:
  * the exchange that an all-reduce of two members is made of (each sends its half and reduces the other's into its own).
  * Relies on the static library. It checks the sums of the last round and exits non-zero when they are wrong.
- * Usage: bench_tcp [rails] [zero-copy 0|1] */
+ * Usage: bench_tcp [rails] [zero copy: 0 never, 1 where it pays, 2 always] */
 #include "kernels/kernels.h"
 #include "os/os.h"
 #include "regroup_transport.h"
@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 extern const rg_transport_t rg_transport_tcp;
+extern uint32_t rgt_slow_copy_ps; /* 0: zero copy always */
 static const rg_transport_t *const T = &rg_transport_tcp;
 
 typedef struct shared {
@@ -126,6 +127,7 @@ int main(int argc, char **argv) {
     cfg.interface = "lo";
     cfg.rails = argc > 1 ? (uint32_t)atoi(argv[1]) : 1;
     cfg.zero_copy = argc > 2 && atoi(argv[2]) ? RG_ON : RG_OFF;
+    if (argc > 2 && atoi(argv[2]) == 2) rgt_slow_copy_ps = 0;
     cfg.heartbeat_ms = 2000;
     shared_t *sh = mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (sh == MAP_FAILED) die("mmap");

@@ -188,7 +188,9 @@ struct rg_tp {
     rg_config_t conf;
     char congestion[32];
     uint8_t nonce_known, armed, zero_copy;
-    uint8_t many; /* more than DIRECT_RAILS rails: epoll says which to look at */
+    uint8_t many;        /* more than DIRECT_RAILS rails: epoll says which to look at */
+    uint8_t copies_slow; /* copying costs more than zero copy does now */
+    uint32_t copies_timed, copy_ps, frames_by_page;
     int epoll, spare_fd;
     listener_t listen[2];
     int listeners;

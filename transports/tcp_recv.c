@@ -348,7 +348,7 @@ void rgt_restart(rg_tp_t *tp, link_t *l) {
     for (uint32_t r = 0; r < l->rails && l->stalled && l->state == LINK_UP; r++) {
         conn_t *c = l->rail[r];
         if (!c->stalled || begin_body(tp, c) != 0) continue;
-        if (tp->many) rgt_interest(c, c->interest | EPOLLIN);
+        if (tp->many || tp->armed) rgt_interest(c, c->interest | EPOLLIN);
         parse(tp, c);
     }
 }

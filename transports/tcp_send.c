@@ -16,7 +16,23 @@
 #include <unistd.h>
 
 #define ZERO_COPY_FROM (64u << 10)
+#define JUDGE_AFTER 16 /* copied sends that are timed before the next judgement */
+#define COPY_EVERY 64  /* while pages go by reference, every so many frames one is copied, to time it */
 #define PIPE_BYTES (256 << 10)
+
+/* Handing pages over by reference is no free lunch on loopback: each page is pinned and released, and its receiver reads
+ * memory that is cold for it. It pays only where copying is slow: on a machine whose memory is busy the same copy takes
+ * several times as long. So copies are timed, and the least of a few (which no interruption has lengthened) decides.
+ * Picoseconds per byte; tests set it to 0. */
+uint32_t rgt_slow_copy_ps = 260;
+
+static void judge_copy(rg_tp_t *tp, uint64_t ns, size_t bytes) {
+    uint64_t ps = ns * 1000 / bytes;
+    if (tp->copies_timed == 0 || ps < tp->copy_ps) tp->copy_ps = (uint32_t)ps;
+    if (++tp->copies_timed < JUDGE_AFTER) return;
+    tp->copies_timed = 0;
+    tp->copies_slow = tp->copy_ps > rgt_slow_copy_ps;
+}
 
 void rgt_pipe_close(conn_t *c) {
     for (int i = 0; i < 2; i++) {
@@ -51,7 +67,7 @@ static ssize_t tx_result(rg_tp_t *tp, conn_t *c, ssize_t n) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM) {
         c->tx_blocked = 1;
         /* With many rails nobody tries this one again before epoll says so. */
-        if (tp->many) rgt_interest(c, c->interest | EPOLLOUT);
+        if (tp->many || tp->armed) rgt_interest(c, c->interest | EPOLLOUT);
         return -1;
     }
     link_lost(tp, c, errno);
@@ -114,10 +130,13 @@ static ssize_t tx_step_plain(rg_tp_t *tp, conn_t *c) {
     struct iovec v[2] = { { c->tx_head + c->tx_head_sent, FRAME_BYTES - c->tx_head_sent },
                           { (void *)(uintptr_t)(c->tx_data + c->tx_sent), c->tx_len - c->tx_sent } };
     struct msghdr m = { .msg_iov = v, .msg_iovlen = 2 };
+    int timed = tp->zero_copy && v[1].iov_len >= ZERO_COPY_FROM;
+    uint64_t t0 = timed ? rg_os_now_ns() : 0;
     ssize_t n;
     if (v[0].iov_len == 0) n = send(c->fd, v[1].iov_base, v[1].iov_len, MSG_NOSIGNAL);
     else if (v[1].iov_len == 0) n = send(c->fd, v[0].iov_base, v[0].iov_len, MSG_NOSIGNAL);
     else n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+    if (timed && n >= (ssize_t)ZERO_COPY_FROM) judge_copy(tp, rg_os_now_ns() - t0, (size_t)n);
     n = tx_result(tp, c, n);
     if (n > 0) {
         uint32_t head = FRAME_BYTES - c->tx_head_sent;
@@ -154,7 +173,7 @@ void rgt_tx(rg_tp_t *tp, conn_t *c) {
         /* A plain send that took less than it was given has filled the buffer: asking again would only fail. */
         if (n > 0 && !c->tx_zero && c->tx_sent < c->tx_len) {
             c->tx_blocked = 1;
-            if (tp->many) rgt_interest(c, c->interest | EPOLLOUT);
+            if (tp->many || tp->armed) rgt_interest(c, c->interest | EPOLLOUT);
             return;
         }
     }
@@ -193,7 +212,9 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
         l->send_head = op->next;
         if (!l->send_head) l->send_tail = &l->send_head;
     }
-    c->tx_zero = tp->zero_copy && (op->s.flags & RG_TP_ZERO_COPY) && f.len >= ZERO_COPY_FROM && pipe_ready(c);
+    if (tp->zero_copy && (op->s.flags & RG_TP_ZERO_COPY) && f.len >= ZERO_COPY_FROM &&
+        (rgt_slow_copy_ps == 0 || (tp->copies_slow && ++tp->frames_by_page % COPY_EVERY != 0)))
+        c->tx_zero = (uint8_t)pipe_ready(c);
     return 1;
 }
 
