@@ -170,7 +170,7 @@ static rg_status_t open_parts(rg_tp_t *tp, uint8_t *addr, uint32_t *addr_len, rg
     tp->spare_fd = epoll_create1(EPOLL_CLOEXEC); /* any descriptor will do */
     if (tp->epoll < 0 || tp->spare_fd < 0)
         return rg_fail(err, RG_ERR_SYSTEM, errno, "cannot make an epoll descriptor: %s", strerror(errno));
-    tp->staging = aligned_alloc(4096, STAGING);
+    tp->staging = aligned_alloc(4096, STAGING + 4096);
     if (!tp->staging || rgt_ring_reserve(tp, 256) != 0)
         return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for the transport's buffers");
     /* Touched now, so that the first operation does not pay for the page faults. */
