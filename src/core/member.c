@@ -106,6 +106,7 @@ static int serve_next(rg_member_t *m, rg_member_action_t *a) {
         if (m->keep_slot[slot] && m->serve_at < m->view.n) {
             memset(a, 0, sizeof *a);
             a->type = RG_MACT_OP_SERVE;
+            a->text = "";
             a->key = m->ent[m->keep_slot[slot] - 1].key;
             a->computed = m->ent[m->keep_slot[slot] - 1].computed;
             a->peer = m->view.members[m->serve_at++].id;
