@@ -338,6 +338,8 @@ static void carry_forward(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d) {
         rg_op_abort(m, e, RG_ERR_MISMATCH, m->id, "the others have finished this operation with different arguments");
         return;
     }
+    if (e->wanted) m->wanted_count--;
+    e->wanted = 0; /* whoever wanted it ended has the answer: the result exists and is on its way */
     e->state = RG_ENT_FETCHING;
     e->computed = d->computed;
     e->donor = forward_pair(m, d, m->self_rank, NULL);
