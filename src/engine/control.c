@@ -16,24 +16,20 @@
 #define CONTROL_BACKOFF_MAX_NS 2000000000ull
 #define CONTROL_OUT_MAX (8u << 20) /* a coordinator that reads nothing for this long is as good as gone */
 
-void rg_control_init(rg_control_t *c)
-{
+void rg_control_init(rg_control_t *c) {
     memset(c, 0, sizeof *c);
     c->fd = -1;
     c->backoff_ns = CONTROL_BACKOFF_MIN_NS;
 }
 
-static void control_hang_up(rg_control_t *c)
-{
-    if (c->fd >= 0)
-        close(c->fd);
+static void control_hang_up(rg_control_t *c) {
+    if (c->fd >= 0) close(c->fd);
     c->fd = -1;
     c->connecting = 0;
     c->in_len = c->out_len = c->out_off = 0;
 }
 
-void rg_control_close(rg_control_t *c)
-{
+void rg_control_close(rg_control_t *c) {
     control_hang_up(c);
     free(c->in);
     free(c->out);
@@ -41,8 +37,7 @@ void rg_control_close(rg_control_t *c)
     c->in_cap = c->out_cap = 0;
 }
 
-static void control_lost(rg_group_t *g, uint64_t now)
-{
+static void control_lost(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
     control_hang_up(c);
     c->retry_at_ns = now + c->backoff_ns;
@@ -51,11 +46,9 @@ static void control_lost(rg_group_t *g, uint64_t now)
     rg_core_event(g, &ev);
 }
 
-rg_status_t rg_control_connect(rg_group_t *g)
-{
+rg_status_t rg_control_connect(rg_group_t *g) {
     rg_control_t *c = &g->control;
-    if (c->fd >= 0)
-        return RG_OK;
+    if (c->fd >= 0) return RG_OK;
     const struct sockaddr *sa = (const struct sockaddr *)&g->coord_addr[g->next_coord_addr];
     g->next_coord_addr = (g->next_coord_addr + 1) % g->n_coord_addr;
     socklen_t len = sa->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
@@ -79,74 +72,56 @@ rg_status_t rg_control_connect(rg_group_t *g)
     return RG_OK;
 }
 
-int rg_control_fd_events(const rg_control_t *c)
-{
-    if (c->fd < 0)
-        return 0;
+int rg_control_fd_events(const rg_control_t *c) {
+    if (c->fd < 0) return 0;
     return EPOLLIN | (c->connecting || c->out_len > c->out_off ? EPOLLOUT : 0);
 }
 
-static int control_flush(rg_control_t *c)
-{
+static int control_flush(rg_control_t *c) {
     while (c->out_off < c->out_len) {
         ssize_t n = send(c->fd, c->out + c->out_off, c->out_len - c->out_off, MSG_NOSIGNAL);
-        if (n > 0)
-            c->out_off += (size_t)n;
-        else if (n < 0 && errno == EINTR)
-            continue;
-        else
-            return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
+        if (n > 0) c->out_off += (size_t)n;
+        else if (n < 0 && errno == EINTR) continue;
+        else return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
     }
     c->out_off = c->out_len = 0;
     return 0;
 }
 
-static int buffer_reserve(uint8_t **p, size_t *cap, size_t need)
-{
-    if (need <= *cap)
-        return 1;
+static int buffer_reserve(uint8_t **p, size_t *cap, size_t need) {
+    if (need <= *cap) return 1;
     size_t want = *cap ? *cap : 4096;
-    while (want < need)
-        want *= 2;
+    while (want < need) want *= 2;
     uint8_t *q = realloc(*p, want);
-    if (!q)
-        return 0;
+    if (!q) return 0;
     *p = q;
     *cap = want;
     return 1;
 }
 
-rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len)
-{
+rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len) {
     rg_control_t *c = &g->control;
-    if (c->fd < 0)
-        return RG_ERR_COORDINATOR; /* the core repeats what matters when the connection is back */
-    if (c->out_off == c->out_len)
-        c->out_off = c->out_len = 0;
+    if (c->fd < 0) return RG_ERR_COORDINATOR; /* the core repeats what matters when the connection is back */
+    if (c->out_off == c->out_len) c->out_off = c->out_len = 0;
     if (c->out_len - c->out_off > CONTROL_OUT_MAX || !buffer_reserve(&c->out, &c->out_cap, c->out_len + len + 4))
         return RG_ERR_RESOURCE;
     uint8_t *p = c->out + c->out_len;
-    for (int i = 0; i < 4; i++)
-        p[i] = (uint8_t)(len >> (8 * i));
+    for (int i = 0; i < 4; i++) p[i] = (uint8_t)(len >> (8 * i));
     memcpy(p + 4, bytes, len);
     c->out_len += len + 4;
-    if (!c->connecting)
-        control_flush(c); /* a failure shows up at the next read */
+    if (!c->connecting) control_flush(c); /* a failure shows up at the next read */
     return RG_OK;
 }
 
 /* Hands over every whole frame. The core may close the connection on the way (RG_MACT_CONTROL, or the group is over). */
-static int control_frames(rg_group_t *g, uint64_t now)
-{
+static int control_frames(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
     size_t off = 0;
     while (c->fd >= 0 && c->in_len - off >= 4) {
         const uint8_t *p = c->in + off;
         uint32_t len = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-        if (len > RG_CORE_MAX_MESSAGE)
-            return -1;
-        if (c->in_len - off < 4 + (size_t)len)
-            break;
+        if (len > RG_CORE_MAX_MESSAGE) return -1;
+        if (c->in_len - off < 4 + (size_t)len) break;
         rg_member_event_t ev = { .type = RG_MEV_MESSAGE, .now_ns = now, .bytes = p + 4, .len = len };
         rg_core_event(g, &ev);
         off += 4 + (size_t)len;
@@ -159,12 +134,10 @@ static int control_frames(rg_group_t *g, uint64_t now)
 }
 
 /* Looks whether connect() has ended, and tells the core how. 0: still under way. */
-static int control_connected(rg_group_t *g, uint64_t now)
-{
+static int control_connected(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
     struct pollfd p = { .fd = c->fd, .events = POLLOUT };
-    if (poll(&p, 1, 0) <= 0)
-        return 0;
+    if (poll(&p, 1, 0) <= 0) return 0;
     int err = 0;
     socklen_t len = sizeof err;
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &len);
@@ -180,26 +153,20 @@ static int control_connected(rg_group_t *g, uint64_t now)
     return 1;
 }
 
-int rg_control_poll(rg_group_t *g, uint64_t now)
-{
+int rg_control_poll(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
     if (c->fd < 0) {
-        if (c->retry_at_ns && now >= c->retry_at_ns && g->phase != RG_PHASE_OVER)
-            rg_control_connect(g);
+        if (c->retry_at_ns && now >= c->retry_at_ns && g->phase != RG_PHASE_OVER) rg_control_connect(g);
         return 0;
     }
-    if (c->connecting && (!control_connected(g, now) || c->fd < 0))
-        return c->fd < 0;
+    if (c->connecting && (!control_connected(g, now) || c->fd < 0)) return c->fd < 0;
     int any = 0, dead = control_flush(c) != 0;
     while (c->fd >= 0 && !dead) {
-        if (!buffer_reserve(&c->in, &c->in_cap, c->in_len + 16384))
-            break;
+        if (!buffer_reserve(&c->in, &c->in_cap, c->in_len + 16384)) break;
         size_t room = c->in_cap - c->in_len;
         ssize_t n = recv(c->fd, c->in + c->in_len, room, 0);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            break;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
         if (n <= 0) {
             dead = 1;
             break;
@@ -207,13 +174,11 @@ int rg_control_poll(rg_group_t *g, uint64_t now)
         any = 1;
         c->in_len += (size_t)n;
         dead = control_frames(g, now) != 0;
-        if ((size_t)n < room)
-            break;
+        if ((size_t)n < room) break;
     }
     if (c->fd >= 0 && dead) {
         control_frames(g, now);
-        if (c->fd >= 0)
-            control_lost(g, now);
+        if (c->fd >= 0) control_lost(g, now);
         return 1;
     }
     return any;

@@ -10,22 +10,18 @@ static int bit_test(const uint64_t *w, uint32_t i) { return (int)(w[i >> 6] >> (
 static void bit_set(uint64_t *w, uint32_t i) { w[i >> 6] |= 1ull << (i & 63); }
 static void bit_clear(uint64_t *w, uint32_t i) { w[i >> 6] &= ~(1ull << (i & 63)); }
 
-static uint8_t *span_ptr(const rg_request_t *op, rg_span_t sp)
-{
+static uint8_t *span_ptr(const rg_request_t *op, rg_span_t sp) {
     return op->buf[sp.buf] ? op->buf[sp.buf] + sp.off * op->buf_elem[sp.buf] : NULL;
 }
 
 /* Before the first write of a final value over an input, what it covers goes into the undo log (promise 2). Every
  * element of OUT is written once (rule A2), so nothing is saved twice. */
-static int exec_save(rg_request_t *op, rg_span_t dst)
-{
-    if (!op->undo || dst.buf != RG_BUF_OUT || !dst.len)
-        return 1;
+static int exec_save(rg_request_t *op, rg_span_t dst) {
+    if (!op->undo || dst.buf != RG_BUF_OUT || !dst.len) return 1;
     if (op->n_saved == op->cap_saved) {
         uint32_t cap = op->cap_saved ? op->cap_saved * 2 : 64;
         rg_saved_t *grown = realloc(op->saved, cap * sizeof *grown);
-        if (!grown)
-            return 0;
+        if (!grown) return 0;
         op->saved = grown;
         op->cap_saved = cap;
     }
@@ -35,31 +31,27 @@ static int exec_save(rg_request_t *op, rg_span_t dst)
     return 1;
 }
 
-void rg_exec_restore(rg_request_t *op)
-{
+void rg_exec_restore(rg_request_t *op) {
     for (uint32_t i = 0; i < op->n_saved; i++)
         memcpy(op->buf[RG_BUF_OUT] + op->saved[i].off, (uint8_t *)op->undo->p + op->saved[i].off, op->saved[i].len);
     op->n_saved = 0;
 }
 
 /* The prepared kernel for a combination of raw and partial operands. */
-static const rg_red_t *exec_red(rg_request_t *op, uint32_t flags)
-{
+static const rg_red_t *exec_red(rg_request_t *op, uint32_t flags) {
     rg_red_t *r = &op->red[flags & 31];
     if (!r->run && rg_red_init(r, (rg_dtype_t)op->sig.dtype, (rg_op_t)op->sig.op, op->roster->n, flags) != RG_OK)
         return NULL;
     return r;
 }
 
-static uint32_t red_flags(const rg_step_t *st, int b_acc)
-{
+static uint32_t red_flags(const rg_step_t *st, int b_acc) {
     return (st->a.buf == RG_BUF_TMP ? RG_RED_A_ACC : 0) | (b_acc ? RG_RED_B_ACC : 0) |
            (st->dst.buf == RG_BUF_TMP ? RG_RED_DST_ACC : 0) | (st->flags & RG_STEP_FINAL ? RG_RED_FINAL : 0) |
            (st->flags & RG_STEP_SWAP ? RG_RED_SWAP : 0);
 }
 
-static void mark_ready(rg_request_t *op, uint32_t i)
-{
+static void mark_ready(rg_request_t *op, uint32_t i) {
     if (op->plan->s->steps[i].kind == RG_STEP_SEND) {
         op->any_send = 1; /* it goes when it is its peer's turn */
     } else {
@@ -69,8 +61,7 @@ static void mark_ready(rg_request_t *op, uint32_t i)
 }
 
 /* Room for a schedule's state; kept with the operation object for the next time. */
-static rg_status_t exec_room(rg_request_t *op, uint32_t n_steps, uint32_t n_ranks, uint32_t n_peers)
-{
+static rg_status_t exec_room(rg_request_t *op, uint32_t n_steps, uint32_t n_ranks, uint32_t n_peers) {
     if (n_steps > op->cap_steps) {
         uint32_t cap = (n_steps + 63) & ~63u;
         uint32_t *rem = malloc(cap * sizeof *rem);
@@ -88,35 +79,29 @@ static rg_status_t exec_room(rg_request_t *op, uint32_t n_steps, uint32_t n_rank
     }
     if (n_ranks > op->cap_ranks) {
         uint8_t *p = realloc(op->inflight, n_ranks);
-        if (!p)
-            return RG_ERR_NOMEM;
+        if (!p) return RG_ERR_NOMEM;
         op->inflight = p;
         op->cap_ranks = n_ranks;
     }
     if (n_peers > op->cap_peers) {
         uint32_t *p = realloc(op->next_send, n_peers * sizeof *p);
-        if (!p)
-            return RG_ERR_NOMEM;
+        if (!p) return RG_ERR_NOMEM;
         op->next_send = p;
         op->cap_peers = n_peers;
     }
     op->words = (n_steps + 63) / 64;
     op->posted = op->ready + op->words;
-    if (n_steps)
-        memset(op->ready, 0, (size_t)op->words * 2 * sizeof *op->ready);
+    if (n_steps) memset(op->ready, 0, (size_t)op->words * 2 * sizeof *op->ready);
     memset(op->inflight, 0, n_ranks);
-    if (n_peers)
-        memset(op->next_send, 0, n_peers * sizeof *op->next_send);
+    if (n_peers) memset(op->next_send, 0, n_peers * sizeof *op->next_send);
     return RG_OK;
 }
 
 /* op->plan, op->roster and op->buf are set. Nothing is issued yet: rg_exec_pump() does. */
-rg_status_t rg_exec_start(rg_request_t *op)
-{
+rg_status_t rg_exec_start(rg_request_t *op) {
     const rg_schedule_t *s = op->plan->s;
     rg_status_t st = exec_room(op, s->n_steps, op->roster->n, op->plan->n_peers);
-    if (st != RG_OK)
-        return st;
+    if (st != RG_OK) return st;
     op->left = s->n_steps;
     op->left1 = s->phase1_steps;
     op->any_ready = op->any_send = 0;
@@ -125,72 +110,57 @@ rg_status_t rg_exec_start(rg_request_t *op)
         memset(op->red, 0, sizeof op->red);
         op->red_key = red_key;
     }
-    if (s->n_steps)
-        memcpy(op->rem, op->plan->rem, s->n_steps * sizeof *op->rem);
+    if (s->n_steps) memcpy(op->rem, op->plan->rem, s->n_steps * sizeof *op->rem);
     for (uint32_t i = 0; i < s->n_steps; i++)
-        if (!op->rem[i])
-            mark_ready(op, i);
+        if (!op->rem[i]) mark_ready(op, i);
     op->executing = 1;
     return RG_OK;
 }
 
-void rg_exec_stop(rg_request_t *op)
-{
+void rg_exec_stop(rg_request_t *op) {
     op->executing = 0;
     op->uid++; /* whatever still completes is of no interest */
 }
 
-static uint64_t exec_cookie(const rg_request_t *op, uint32_t step)
-{
+static uint64_t exec_cookie(const rg_request_t *op, uint32_t step) {
     return (uint64_t)(op->slot & 0x7fff) << 48 | (uint64_t)(op->uid & 0xffff) << 32 | step;
 }
 
-static rg_tag_t exec_tag(const rg_request_t *op, uint32_t ord)
-{
+static rg_tag_t exec_tag(const rg_request_t *op, uint32_t ord) {
     return (rg_tag_t){ op->roster->data_epoch, op->key.gen, op->key.op, ord, op->tag_sig };
 }
 
 /* Bookkeeping of a finished step, without issuing what it frees. */
-static void exec_finish(rg_request_t *op, uint32_t i)
-{
+static void exec_finish(rg_request_t *op, uint32_t i) {
     const rg_plan_t *p = op->plan;
     op->left--;
-    if (i < p->s->phase1_steps)
-        op->left1--;
+    if (i < p->s->phase1_steps) op->left1--;
     for (uint32_t k = p->first_out[i]; k < p->first_out[i + 1]; k++)
-        if (--op->rem[p->outs[k]] == 0)
-            mark_ready(op, p->outs[k]);
+        if (--op->rem[p->outs[k]] == 0) mark_ready(op, p->outs[k]);
 }
 
-static rg_status_t exec_send(rg_request_t *op, uint32_t i)
-{
+static rg_status_t exec_send(rg_request_t *op, uint32_t i) {
     rg_group_t *g = op->g;
     const rg_step_t *st = &op->plan->s->steps[i];
     rg_tp_send_t snd = { .tag = exec_tag(op, st->ord), .buf = span_ptr(op, st->a), .cookie = exec_cookie(op, i) };
     snd.len = st->a.len * op->buf_elem[st->a.buf];
-    if ((op->plan->s->flags & RG_SCHED_ZERO_COPY) && op->sig.rule_l)
-        snd.flags = RG_TP_ZERO_COPY;
+    if ((op->plan->s->flags & RG_SCHED_ZERO_COPY) && op->sig.rule_l) snd.flags = RG_TP_ZERO_COPY;
     op->res.bytes_sent += snd.len;
     int rc = g->tp_ops->send(g->tp, op->roster->links[st->peer], &snd);
-    if (rc == RG_TP_DONE_NOW)
-        exec_finish(op, i);
-    else if (rc == RG_OK)
-        op->inflight[st->peer]++;
+    if (rc == RG_TP_DONE_NOW) exec_finish(op, i);
+    else if (rc == RG_OK) op->inflight[st->peer]++;
     return rc < 0 ? (rg_status_t)rc : RG_OK;
 }
 
-static rg_status_t exec_recv(rg_request_t *op, uint32_t i)
-{
+static rg_status_t exec_recv(rg_request_t *op, uint32_t i) {
     rg_group_t *g = op->g;
     const rg_step_t *st = &op->plan->s->steps[i];
-    if (!exec_save(op, st->dst))
-        return RG_ERR_NOMEM;
+    if (!exec_save(op, st->dst)) return RG_ERR_NOMEM;
     rg_tp_recv_t rcv = { .tag = exec_tag(op, st->ord), .cookie = exec_cookie(op, i), .dst = span_ptr(op, st->dst) };
     if (st->kind == RG_STEP_RECV_REDUCE) {
         int wire_acc = (st->flags & RG_STEP_WIRE_ACC) != 0;
         const rg_red_t *red = exec_red(op, red_flags(st, wire_acc));
-        if (!red)
-            return RG_ERR_NOTSUP;
+        if (!red) return RG_ERR_NOTSUP;
         rcv.reduce = rg_red_run;
         rcv.reduce_ctx = red;
         rcv.a = span_ptr(op, st->a);
@@ -204,37 +174,30 @@ static rg_status_t exec_recv(rg_request_t *op, uint32_t i)
     op->res.bytes_received += rcv.len;
     bit_set(op->posted, i);
     int rc = g->tp_ops->recv(g->tp, op->roster->links[st->peer], &rcv);
-    if (rc == RG_TP_DONE_NOW)
-        rg_exec_step_done(op, i);
+    if (rc == RG_TP_DONE_NOW) rg_exec_step_done(op, i);
     return rc < 0 ? (rg_status_t)rc : RG_OK;
 }
 
-static rg_status_t exec_local(rg_request_t *op, uint32_t i)
-{
+static rg_status_t exec_local(rg_request_t *op, uint32_t i) {
     const rg_step_t *st = &op->plan->s->steps[i];
     uint8_t *dst = span_ptr(op, st->dst), *a = span_ptr(op, st->a);
     const rg_red_t *red = exec_red(op, red_flags(st, st->kind == RG_STEP_REDUCE && st->b.buf == RG_BUF_TMP));
-    if (!red)
-        return RG_ERR_NOTSUP;
+    if (!red) return RG_ERR_NOTSUP;
     int same = dst == a && op->buf_elem[st->dst.buf] == op->buf_elem[st->a.buf];
-    if (st->kind == RG_STEP_COPY && same && !((st->flags & RG_STEP_FINAL) && op->sig.op == RG_AVG && op->roster->n > 1)) {
+    if (st->kind == RG_STEP_COPY && same &&
+        !((st->flags & RG_STEP_FINAL) && op->sig.op == RG_AVG && op->roster->n > 1)) {
         exec_finish(op, i); /* in place, nothing to move */
         return RG_OK;
     }
-    if (!exec_save(op, st->dst))
-        return RG_ERR_NOMEM;
-    if (st->kind == RG_STEP_REDUCE)
-        rg_red_run(red, dst, a, span_ptr(op, st->b), st->dst.len);
-    else if (op->sig.kind != RG_KIND_ALL_REDUCE)
-        memmove(dst, a, st->dst.len * op->elem);
-    else
-        rg_red_copy(red, dst, a, st->dst.len);
+    if (!exec_save(op, st->dst)) return RG_ERR_NOMEM;
+    if (st->kind == RG_STEP_REDUCE) rg_red_run(red, dst, a, span_ptr(op, st->b), st->dst.len);
+    else if (op->sig.kind != RG_KIND_ALL_REDUCE) memmove(dst, a, st->dst.len * op->elem);
+    else rg_red_copy(red, dst, a, st->dst.len);
     exec_finish(op, i);
     return RG_OK;
 }
 
-static rg_status_t exec_issue_ready(rg_request_t *op)
-{
+static rg_status_t exec_issue_ready(rg_request_t *op) {
     const rg_step_t *steps = op->plan->s->steps;
     while (op->any_ready) {
         op->any_ready = 0;
@@ -242,9 +205,10 @@ static rg_status_t exec_issue_ready(rg_request_t *op)
             while (op->ready[w]) {
                 uint32_t i = w * 64 + (uint32_t)__builtin_ctzll(op->ready[w]);
                 bit_clear(op->ready, i);
-                rg_status_t rc = steps[i].kind == RG_STEP_RECV || steps[i].kind == RG_STEP_RECV_REDUCE ? exec_recv(op, i) : exec_local(op, i);
-                if (rc != RG_OK)
-                    return rc;
+                rg_status_t rc = steps[i].kind == RG_STEP_RECV || steps[i].kind == RG_STEP_RECV_REDUCE
+                                     ? exec_recv(op, i)
+                                     : exec_local(op, i);
+                if (rc != RG_OK) return rc;
             }
     }
     return RG_OK;
@@ -252,8 +216,7 @@ static rg_status_t exec_issue_ready(rg_request_t *op)
 
 /* Each peer gets its messages in schedule order, and only so many at once that pieces of different phases stay
  * interleaved. DONE messages wait until this member's own result is whole, whatever the schedule's edges say. */
-static rg_status_t exec_issue_sends(rg_request_t *op)
-{
+static rg_status_t exec_issue_sends(rg_request_t *op) {
     const rg_plan_t *p = op->plan;
     op->any_send = 0;
     for (uint32_t k = 0; k < p->n_peers; k++)
@@ -263,45 +226,38 @@ static rg_status_t exec_issue_sends(rg_request_t *op)
                 break;
             op->next_send[k]++;
             rg_status_t rc = exec_send(op, i);
-            if (rc != RG_OK)
-                return rc;
+            if (rc != RG_OK) return rc;
         }
     return RG_OK;
 }
 
 /* Issues all that can be issued. A completion of phase 1 or of everything is told to ops.c, which may finish the
  * operation: the caller must not look at it afterwards. */
-void rg_exec_pump(rg_request_t *op)
-{
+void rg_exec_pump(rg_request_t *op) {
     rg_status_t rc = RG_OK;
     uint32_t uid = op->uid;
     while (rc == RG_OK && op->executing && (op->any_ready || op->any_send)) {
         rc = exec_issue_ready(op);
-        if (rc == RG_OK && op->any_send)
-            rc = exec_issue_sends(op);
+        if (rc == RG_OK && op->any_send) rc = exec_issue_sends(op);
     }
     if (rc != RG_OK && rc != RG_ERR_PEER_LOST) {
         /* a lost peer is the core's business; anything else ends the operation, everywhere alike */
         rg_op_fail(op, rc, 0, rg_strerror(rc));
         return;
     }
-    if (!op->executing)
-        return;
+    if (!op->executing) return;
     if (op->left1 == 0 && op->state == RG_OPS_RUNNING) {
         rg_op_complete(op);
-        if (op->uid != uid || !op->executing)
-            return;
+        if (op->uid != uid || !op->executing) return;
         op->any_send = 1; /* DONE messages may go now */
         rg_exec_pump(op); /* one level: phase 2 */
         return;
     }
-    if (op->left == 0 && op->state == RG_OPS_COMPLETE)
-        rg_op_done(op);
+    if (op->left == 0 && op->state == RG_OPS_COMPLETE) rg_op_done(op);
 }
 
 /* A receive or send of step i ended well. */
-void rg_exec_step_done(rg_request_t *op, uint32_t i)
-{
+void rg_exec_step_done(rg_request_t *op, uint32_t i) {
     const rg_step_t *st = &op->plan->s->steps[i];
     if (st->kind == RG_STEP_SEND) {
         op->inflight[st->peer]--;
@@ -312,15 +268,11 @@ void rg_exec_step_done(rg_request_t *op, uint32_t i)
     exec_finish(op, i);
 }
 
-uint64_t rg_exec_waits_for(const rg_request_t *op)
-{
-    if (!op->executing)
-        return 0;
+uint64_t rg_exec_waits_for(const rg_request_t *op) {
+    if (!op->executing) return 0;
     for (uint32_t i = 0; i < op->plan->s->n_steps; i++)
-        if (bit_test(op->posted, i))
-            return op->roster->ids[op->plan->s->steps[i].peer];
+        if (bit_test(op->posted, i)) return op->roster->ids[op->plan->s->steps[i].peer];
     for (uint32_t r = 0; r < op->roster->n; r++)
-        if (op->inflight[r])
-            return op->roster->ids[r];
+        if (op->inflight[r]) return op->roster->ids[r];
     return 0;
 }

@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 
 #define RG_MAX_LINKS 4096
-#define RG_SEND_WINDOW 2       /* unfinished sends of one operation per link: keeps pieces interleaved */
+#define RG_SEND_WINDOW 2         /* unfinished sends of one operation per link: keeps pieces interleaved */
 #define RG_SERVE_ORD 0xffffff00u /* ordinal of the message that carries a finished result (FORWARD) */
 
 /* ---- Control connection (control.c) ------------------------------------------------------------------------------ */
@@ -24,8 +24,10 @@ typedef struct rg_control {
     int fd;         /* -1 when there is none */
     int connecting; /* connect() has not ended */
     uint64_t retry_at_ns, backoff_ns;
-    uint8_t *in; size_t in_len, in_cap;
-    uint8_t *out; size_t out_len, out_off, out_cap;
+    uint8_t *in;
+    size_t in_len, in_cap;
+    uint8_t *out;
+    size_t out_len, out_off, out_cap;
 } rg_control_t;
 
 /* ---- Plans (plan.c): a schedule with what the executor needs, cached ------------------------------------------------ */
@@ -33,13 +35,13 @@ typedef struct rg_control {
 typedef struct rg_plan {
     rg_schedule_t *s;
     const rg_algorithm_t *alg;
-    uint32_t *first_out, *outs; /* dependents of each step */
-    uint32_t *rem;              /* initial number of unfinished dependencies */
-    uint32_t n_peers, *peers;   /* ranks that get messages */
+    uint32_t *first_out, *outs;   /* dependents of each step */
+    uint32_t *rem;                /* initial number of unfinished dependencies */
+    uint32_t n_peers, *peers;     /* ranks that get messages */
     uint32_t *first_send, *sends; /* for each of those, its sends in schedule order */
-    uint32_t hash;              /* algorithm and chunk */
+    uint32_t hash;                /* algorithm and chunk */
     uint32_t refs;
-    uint64_t used;              /* for replacing the oldest */
+    uint64_t used; /* for replacing the oldest */
     rg_coll_desc_t key;
     uint64_t model_key;
 } rg_plan_t;
@@ -50,13 +52,17 @@ typedef struct rg_roster {
     uint32_t refs, n, rank; /* rank of this process */
     uint64_t data_epoch, gen;
     uint64_t *ids;
-    uint32_t *links;        /* link per rank; own entry unused */
+    uint32_t *links; /* link per rank; own entry unused */
     rg_cost_model_t model;
     uint64_t model_key;
 } rg_roster_t;
 
 /* Members of recent data epochs, to name contributors and to understand old ranks. */
-typedef struct rg_past { uint64_t data_epoch; uint32_t n; uint64_t *ids, *first_gens; } rg_past_t;
+typedef struct rg_past {
+    uint64_t data_epoch;
+    uint32_t n;
+    uint64_t *ids, *first_gens;
+} rg_past_t;
 #define RG_PAST 16
 
 typedef struct rg_link {
@@ -66,7 +72,11 @@ typedef struct rg_link {
 
 /* ---- Memory (memory.c) ------------------------------------------------------------------------------------------------ */
 
-typedef struct rg_block { struct rg_block *next; void *p; size_t cap; } rg_block_t;
+typedef struct rg_block {
+    struct rg_block *next;
+    void *p;
+    size_t cap;
+} rg_block_t;
 
 /* Kept copy of a committed small result, until every participant has it. */
 typedef struct rg_kept {
@@ -89,7 +99,9 @@ typedef enum rg_op_state {
     RG_OPS_FINISHED  /* outcome known */
 } rg_op_state_t;
 
-typedef struct rg_saved { uint64_t off, len; } rg_saved_t;
+typedef struct rg_saved {
+    uint64_t off, len;
+} rg_saved_t;
 
 struct rg_request {
     rg_group_t *g;
@@ -97,15 +109,15 @@ struct rg_request {
     rg_op_key_t key;
     rg_op_sig_t sig;
     rg_op_state_t state;
-    uint32_t slot, uid;  /* index in g->ops; uid changes with every run, so that late completions do not match */
-    int blocking;        /* the caller's frame owns it */
-    int failing;         /* OP_FAIL was told */
-    int taken;           /* in use: not on the free list */
-    int executing;       /* the schedule may issue steps (not stopped by a fence) */
+    uint32_t slot, uid; /* index in g->ops; uid changes with every run, so that late completions do not match */
+    int blocking;       /* the caller's frame owns it */
+    int failing;        /* OP_FAIL was told */
+    int taken;          /* in use: not on the free list */
+    int executing;      /* the schedule may issue steps (not stopped by a fence) */
 
     const void *user_in;
     void *user_out;
-    uint64_t bytes;      /* count * element size */
+    uint64_t bytes; /* count * element size */
     uint32_t elem;
     uint32_t root_arg;
     uint64_t deadline_ns, give_up_ns;
@@ -124,8 +136,8 @@ struct rg_request {
     uint32_t words, cap_steps, cap_ranks, cap_peers;
     uint32_t any_ready, any_send;
     uint32_t tag_sig;
-    rg_red_t red[32];     /* by flags; run == NULL: not prepared */
-    uint64_t red_key;     /* what they were prepared for */
+    rg_red_t red[32]; /* by flags; run == NULL: not prepared */
+    uint64_t red_key; /* what they were prepared for */
     rg_block_t *tmp, *undo, *keep;
     rg_saved_t *saved;
     uint32_t n_saved, cap_saved;
@@ -145,23 +157,25 @@ typedef struct rg_todo {
     char text[RG_CORE_TEXT_MAX];
 } rg_todo_t;
 
-typedef struct rg_tagseq { uint32_t tag, seq; } rg_tagseq_t;
+typedef struct rg_tagseq {
+    uint32_t tag, seq;
+} rg_tagseq_t;
 
 enum rg_phase { RG_PHASE_JOINING, RG_PHASE_MEMBER, RG_PHASE_OVER };
 enum rg_driver { RG_DRIVER_NONE, RG_DRIVER_CALLER, RG_DRIVER_THREAD };
 
 struct rg_group {
     pthread_mutex_t lock;
-    pthread_cond_t cond;         /* an operation ended, the driver left, or the group ended */
-    pthread_cond_t thread_cond;  /* for the progress thread */
-    atomic_uint lock_waiters;    /* threads that want the lock: whoever drives lets them in */
+    pthread_cond_t cond;        /* an operation ended, the driver left, or the group ended */
+    pthread_cond_t thread_cond; /* for the progress thread */
+    atomic_uint lock_waiters;   /* threads that want the lock: whoever drives lets them in */
     uint32_t cond_waiters;
     enum rg_driver driver;
-    uint64_t driver_ticket;      /* changes when somebody takes over */
-    int sleeping;                /* threads in epoll_wait */
+    uint64_t driver_ticket; /* changes when somebody takes over */
+    int sleeping;           /* threads in epoll_wait */
     int epfd, wakefd;
     uint64_t last_drive_ns;
-    int async_work;              /* requests that nobody waits for in a call */
+    int async_work; /* requests that nobody waits for in a call */
     int thread_running, stop;
     pthread_t thread;
 
@@ -169,7 +183,7 @@ struct rg_group {
     char *cfg_strings;
     rg_log_t log;
     enum rg_phase phase;
-    rg_status_t over;            /* why, when phase is OVER */
+    rg_status_t over; /* why, when phase is OVER */
     char errmsg[RG_CORE_TEXT_MAX + 128];
 
     const rg_transport_t *tp_ops;
@@ -179,31 +193,41 @@ struct rg_group {
     int n_coord_addr, next_coord_addr;
     uint64_t last_control_ns, last_idle_poll_ns;
     rg_member_t *core;
-    rg_todo_t *todo; size_t todo_len, todo_cap, todo_at;
+    rg_todo_t *todo;
+    size_t todo_len, todo_cap, todo_at;
     int in_todo;
 
-    rg_link_t *links;            /* RG_MAX_LINKS */
-    uint32_t n_links;            /* highest used + 1 */
-    rg_roster_t *roster;         /* of the present generation and view */
+    rg_link_t *links;    /* RG_MAX_LINKS */
+    uint32_t n_links;    /* highest used + 1 */
+    rg_roster_t *roster; /* of the present generation and view */
     rg_past_t past[RG_PAST];
     uint64_t gen;
-    uint32_t next_seq;           /* tag 0 */
-    uint32_t variant;            /* hash of settings that must be equal on all members */
-    rg_tagseq_t *tags; uint32_t n_tags, cap_tags; /* open addressing, cap a power of two */
-    int boundary_passed;         /* set by BOUNDARY action */
+    uint32_t next_seq; /* tag 0 */
+    uint32_t variant;  /* hash of settings that must be equal on all members */
+    rg_tagseq_t *tags;
+    uint32_t n_tags, cap_tags; /* open addressing, cap a power of two */
+    int boundary_passed;       /* set by BOUNDARY action */
     uint64_t boundary_gen;
     int waiting_boundary;
-    uint64_t *seen_ids; uint32_t n_seen; /* participants at the last boundary */
+    uint64_t *seen_ids;
+    uint32_t n_seen; /* participants at the last boundary */
     char waiting_text[RG_CORE_TEXT_MAX];
     rg_status_t join_status;
 
-    rg_request_t **ops; uint32_t n_ops, cap_ops;
+    rg_request_t **ops;
+    uint32_t n_ops, cap_ops;
     rg_request_t *free_ops, *open_ops;
     uint32_t n_open;
-    rg_plan_t **plans; uint32_t n_plans; uint64_t plan_clock;
-    rg_block_t *blocks; size_t blocks_bytes;
+    rg_plan_t **plans;
+    uint32_t n_plans;
+    uint64_t plan_clock;
+    rg_block_t *blocks;
+    size_t blocks_bytes;
     rg_kept_t *kept, *kept_free;
-    struct { uint32_t link; rg_tag_t tag; } strays[16];
+    struct {
+        uint32_t link;
+        rg_tag_t tag;
+    } strays[16];
     uint32_t stray_at;
 
     uint64_t operations, view_changes, last_change_ns, fenced_at_ns;
@@ -216,13 +240,14 @@ struct rg_group {
 /* control.c */
 void rg_control_init(rg_control_t *c);
 void rg_control_close(rg_control_t *c);
-rg_status_t rg_control_connect(rg_group_t *g);             /* starts; the outcome comes as core events */
+rg_status_t rg_control_connect(rg_group_t *g); /* starts; the outcome comes as core events */
 rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len);
-int rg_control_poll(rg_group_t *g, uint64_t now);           /* reads and writes; 1 when something happened */
-int rg_control_fd_events(const rg_control_t *c);            /* for epoll */
+int rg_control_poll(rg_group_t *g, uint64_t now); /* reads and writes; 1 when something happened */
+int rg_control_fd_events(const rg_control_t *c);  /* for epoll */
 
 /* plan.c */
-rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t *r, rg_status_t *st, char *text, size_t cap);
+rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t *r, rg_status_t *st, char *text,
+                       size_t cap);
 void rg_plan_put(rg_plan_t *p);
 void rg_plans_free(rg_group_t *g);
 
@@ -244,7 +269,7 @@ rg_status_t rg_exec_start(rg_request_t *op);
 void rg_exec_pump(rg_request_t *op);
 void rg_exec_step_done(rg_request_t *op, uint32_t step);
 void rg_exec_stop(rg_request_t *op);
-void rg_exec_restore(rg_request_t *op); /* puts back what an in-place result covered */
+void rg_exec_restore(rg_request_t *op);             /* puts back what an in-place result covered */
 uint64_t rg_exec_waits_for(const rg_request_t *op); /* member id, 0: nobody */
 
 /* ops.c */
@@ -275,7 +300,7 @@ void rg_unlock(rg_group_t *g);
 int rg_progress(rg_group_t *g, uint64_t now); /* one round, locked; 1 when something happened */
 /* Drives or waits until *flag is non-zero or deadline_ns has passed or the group is over. Locked on entry and exit. */
 void rg_drive(rg_group_t *g, int (*finished)(void *arg), void *arg, uint64_t deadline_ns);
-void rg_wake(rg_group_t *g);          /* somebody changed what the driver waits for */
+void rg_wake(rg_group_t *g); /* somebody changed what the driver waits for */
 void rg_wake_thread(rg_group_t *g);
 void *rg_progress_thread(void *group);
 

@@ -17,39 +17,30 @@
 extern const rg_transport_t rg_transport_tcp, rg_transport_inproc;
 
 /* Equal for processes that share a machine: its boot's identity, which the kernel keeps whatever the container. */
-static uint64_t host_identity(void)
-{
+static uint64_t host_identity(void) {
     char buf[64] = { 0 };
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, buf, sizeof buf - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    if (n <= 0 && gethostname(buf, sizeof buf - 1) != 0)
-        return 0;
+    if (fd >= 0) close(fd);
+    if (n <= 0 && gethostname(buf, sizeof buf - 1) != 0) return 0;
     uint64_t h = 14695981039346656037ull;
-    for (const char *p = buf; *p; p++)
-        h = (h ^ (uint8_t)*p) * 1099511628211ull;
+    for (const char *p = buf; *p; p++) h = (h ^ (uint8_t)*p) * 1099511628211ull;
     return h;
 }
 
-static uint32_t settings_hash(const rg_config_t *c)
-{
+static uint32_t settings_hash(const rg_config_t *c) {
     uint32_t h = 2166136261u;
-    for (const char *p = c->algorithm ? c->algorithm : ""; *p; p++)
-        h = (h ^ (uint8_t)*p) * 16777619u;
+    for (const char *p = c->algorithm ? c->algorithm : ""; *p; p++) h = (h ^ (uint8_t)*p) * 16777619u;
     const uint32_t v[3] = { c->chunk_bytes, c->small_bytes, (uint32_t)c->deterministic };
-    for (int i = 0; i < 3; i++)
-        h = (h ^ v[i]) * 16777619u;
+    for (int i = 0; i < 3; i++) h = (h ^ v[i]) * 16777619u;
     return h;
 }
 
-static void transport_log(void *user, rg_log_level_t level, const char *line)
-{
+static void transport_log(void *user, rg_log_level_t level, const char *line) {
     RG_LOGF((rg_log_t *)user, level, "%s", line);
 }
 
-static rg_status_t open_descriptors(rg_group_t *g, rg_error_t *err)
-{
+static rg_status_t open_descriptors(rg_group_t *g, rg_error_t *err) {
     g->epfd = epoll_create1(EPOLL_CLOEXEC);
     g->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event e = { .events = EPOLLIN, .data.u32 = 2 };
@@ -58,29 +49,27 @@ static rg_status_t open_descriptors(rg_group_t *g, rg_error_t *err)
     return RG_OK;
 }
 
-static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error_t *err)
-{
+static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error_t *err) {
     char hint[128];
     static const rg_transport_t *const all[] = { &rg_transport_tcp, &rg_transport_inproc };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(g->cfg.transport, all[i]->name) == 0)
-            g->tp_ops = all[i];
+        if (strcmp(g->cfg.transport, all[i]->name) == 0) g->tp_ops = all[i];
     if (!g->tp_ops)
-        return rg_fail(err, RG_ERR_NOTSUP, 0, "transport \"%s\": this build has \"tcp\", and \"inproc\" for members of one process", g->cfg.transport);
+        return rg_fail(err, RG_ERR_NOTSUP, 0,
+                       "transport \"%s\": this build has \"tcp\", and \"inproc\" for members of one process",
+                       g->cfg.transport);
     rg_os_addr_text((const struct sockaddr *)&g->coord_addr[0], hint, sizeof hint);
     rg_tp_config_t tc = { .config = &g->cfg, .remote_hint = hint, .log = transport_log, .log_user = &g->log };
     memcpy(tc.identity, p->identity, sizeof tc.identity);
     rg_status_t st = g->tp_ops->open(&tc, &g->tp, p->addr, &p->addr_len, err);
-    if (st != RG_OK)
-        return st;
+    if (st != RG_OK) return st;
     struct epoll_event e = { .events = EPOLLIN, .data.u32 = 3 };
     if (epoll_ctl(g->epfd, EPOLL_CTL_ADD, g->tp_ops->wake_fd(g->tp), &e) != 0)
         return rg_fail(err, RG_ERR_SYSTEM, 0, "cannot watch the transport");
     return RG_OK;
 }
 
-static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params_t *p, rg_error_t *err)
-{
+static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params_t *p, rg_error_t *err) {
     p->max_members = MEMBERS_MAX;
     snprintf(p->group, sizeof p->group, "%s", g->cfg.group);
     snprintf(p->label, sizeof p->label, "%s", g->cfg.label);
@@ -97,8 +86,7 @@ static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params
     return RG_OK;
 }
 
-static void init_locks(rg_group_t *g)
-{
+static void init_locks(rg_group_t *g) {
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -108,52 +96,49 @@ static void init_locks(rg_group_t *g)
     pthread_condattr_destroy(&attr);
 }
 
-static rg_status_t start_thread(rg_group_t *g, rg_error_t *err)
-{
-    if (g->cfg.progress_thread == RG_OFF)
-        return RG_OK;
+static rg_status_t start_thread(rg_group_t *g, rg_error_t *err) {
+    if (g->cfg.progress_thread == RG_OFF) return RG_OK;
     sigset_t all, was; /* the program's signal handlers stay on the program's threads */
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &was);
     g->thread_running = 1;
     int rc = pthread_create(&g->thread, NULL, rg_progress_thread, g);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
-    if (rc == 0)
-        return RG_OK;
+    if (rc == 0) return RG_OK;
     g->thread_running = 0;
     return rg_fail(err, RG_ERR_SYSTEM, rc, "cannot start the progress thread: %s", strerror(rc));
 }
 
-static int join_finished(void *arg)
-{
+static int join_finished(void *arg) {
     rg_group_t *g = arg;
     return g->phase != RG_PHASE_JOINING || g->join_status != RG_OK;
 }
 
 /* Waits until this process is in a view. The text of a time-out says what was missing. */
-static rg_status_t join_wait(rg_group_t *g, rg_error_t *err)
-{
+static rg_status_t join_wait(rg_group_t *g, rg_error_t *err) {
     uint64_t until = rg_os_now_ns() + (uint64_t)g->cfg.join_timeout_ms * 1000000u;
     rg_control_connect(g);
     rg_drive(g, join_finished, g, until);
-    if (g->phase == RG_PHASE_MEMBER)
-        return RG_OK;
+    if (g->phase == RG_PHASE_MEMBER) return RG_OK;
     if (g->join_status != RG_OK)
         return rg_fail(err, g->join_status, 0, "group %s at %s: %s", g->cfg.group, g->cfg.coordinator, g->errmsg);
     if (g->phase == RG_PHASE_OVER)
         return rg_fail(err, g->over, 0, "group %s at %s: %s", g->cfg.group, g->cfg.coordinator, g->errmsg);
     if (!g->self_id)
-        return rg_fail(err, RG_ERR_COORDINATOR, 0, "no answer from a coordinator at %s within %u ms (%s); start one with `regroup coordinator`, or correct RG_COORDINATOR",
-                       g->cfg.coordinator, g->cfg.join_timeout_ms, g->errmsg[0] ? g->errmsg : "connected, but it says nothing");
-    return rg_fail(err, RG_ERR_TIMEOUT, 0, "group %s: no view within %u ms: %s%s%s", g->cfg.group, g->cfg.join_timeout_ms,
-                   g->waiting_text[0] ? g->waiting_text : "waiting for the members' next boundary", g->errmsg[0] ? "; " : "", g->errmsg);
+        return rg_fail(err, RG_ERR_COORDINATOR, 0,
+                       "no answer from a coordinator at %s within %u ms (%s); start one with `regroup coordinator`, or "
+                       "correct RG_COORDINATOR",
+                       g->cfg.coordinator, g->cfg.join_timeout_ms,
+                       g->errmsg[0] ? g->errmsg : "connected, but it says nothing");
+    return rg_fail(err, RG_ERR_TIMEOUT, 0, "group %s: no view within %u ms: %s%s%s", g->cfg.group,
+                   g->cfg.join_timeout_ms,
+                   g->waiting_text[0] ? g->waiting_text : "waiting for the members' next boundary",
+                   g->errmsg[0] ? "; " : "", g->errmsg);
 }
 
-static rg_status_t remember_members(rg_group_t *g)
-{
+static rg_status_t remember_members(rg_group_t *g) {
     rg_roster_t *r = rg_roster_for(g, g->gen);
-    if (!r)
-        return RG_ERR_NOMEM;
+    if (!r) return RG_ERR_NOMEM;
     uint64_t *ids = malloc((r->n + 1) * sizeof *ids);
     if (ids) {
         memcpy(ids, r->ids, r->n * sizeof *ids);
@@ -165,37 +150,30 @@ static rg_status_t remember_members(rg_group_t *g)
     return ids ? RG_OK : RG_ERR_NOMEM;
 }
 
-static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err)
-{
+static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err) {
     rg_member_params_t *p = calloc(1, sizeof *p);
-    if (!p)
-        return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a group");
+    if (!p) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a group");
     rg_status_t st = rg_config_resolve(&j->config, RG_NEED_COORDINATOR, &g->cfg, &g->cfg_strings, err);
-    if (st == RG_OK)
-        st = rg_log_init(&g->log, g->cfg.log_level, g->cfg.log_fn, g->cfg.log_user, err);
+    if (st == RG_OK) st = rg_log_init(&g->log, g->cfg.log_level, g->cfg.log_fn, g->cfg.log_user, err);
     if (st == RG_OK) {
         int n = rg_os_resolve(g->cfg.coordinator, g->coord_addr, 8, err);
         g->n_coord_addr = n > 0 ? n : 0;
-        st = n > 0 ? RG_OK : n < 0 ? (rg_status_t)n : rg_fail(err, RG_ERR_INVALID, 0, "coordinator %s: no address", g->cfg.coordinator);
+        st = n > 0   ? RG_OK
+             : n < 0 ? (rg_status_t)n
+                     : rg_fail(err, RG_ERR_INVALID, 0, "coordinator %s: no address", g->cfg.coordinator);
     }
-    if (st == RG_OK)
-        st = rg_os_random(p->identity, sizeof p->identity);
-    if (st == RG_OK)
-        st = open_descriptors(g, err);
-    if (st == RG_OK)
-        st = open_transport(g, p, err);
-    if (st == RG_OK)
-        st = open_core(g, j, p, err);
+    if (st == RG_OK) st = rg_os_random(p->identity, sizeof p->identity);
+    if (st == RG_OK) st = open_descriptors(g, err);
+    if (st == RG_OK) st = open_transport(g, p, err);
+    if (st == RG_OK) st = open_core(g, j, p, err);
     free(p);
     return st;
 }
 
-rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err)
-{
+rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err) {
     rg_group_t *g = calloc(1, sizeof *g);
     *out = NULL;
-    if (!g)
-        return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a group");
+    if (!g) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a group");
     g->epfd = g->wakefd = -1;
     g->host_procs = 1;
     g->cores = rg_os_cores();
@@ -208,12 +186,10 @@ rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err)
         g->spin_us = g->cfg.spin_us;
         rg_lock(g);
         st = join_wait(g, err);
-        if (st == RG_OK)
-            st = remember_members(g);
+        if (st == RG_OK) st = remember_members(g);
         rg_unlock(g);
     }
-    if (st == RG_OK)
-        st = start_thread(g, err);
+    if (st == RG_OK) st = start_thread(g, err);
     if (st != RG_OK) {
         rg_group_free(g);
         return st;
@@ -222,11 +198,16 @@ rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err)
     return RG_OK;
 }
 
-static int never(void *arg) { (void)arg; return 0; }
-static int drained(void *arg) { rg_group_t *g = arg; return g->phase != RG_PHASE_MEMBER || rg_member_drained(g->core); }
+static int never(void *arg) {
+    (void)arg;
+    return 0;
+}
+static int drained(void *arg) {
+    rg_group_t *g = arg;
+    return g->phase != RG_PHASE_MEMBER || rg_member_drained(g->core);
+}
 
-rg_status_t rg_group_close(rg_group_t *g)
-{
+rg_status_t rg_group_close(rg_group_t *g) {
     rg_lock(g);
     rg_status_t st = g->phase == RG_PHASE_MEMBER ? RG_OK : g->over;
     if (st == RG_OK) {
@@ -237,31 +218,27 @@ rg_status_t rg_group_close(rg_group_t *g)
     if (st == RG_OK && g->phase == RG_PHASE_MEMBER) {
         rg_member_event_t ev = { .type = RG_MEV_LEAVE };
         rg_core_event(g, &ev);
-        rg_drive(g, never, g, rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 1000000u); /* ends when the group is over */
+        rg_drive(g, never, g,
+                 rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 1000000u); /* ends when the group is over */
     }
     rg_group_over(g, RG_ERR_CLOSED, "the group was left");
     rg_unlock(g);
     return st;
 }
 
-void rg_group_free(rg_group_t *g)
-{
+void rg_group_free(rg_group_t *g) {
     rg_lock(g);
-    if (g->core && g->tp)
-        rg_group_over(g, RG_ERR_ABORTED, "the handle was destroyed");
+    if (g->core && g->tp) rg_group_over(g, RG_ERR_ABORTED, "the handle was destroyed");
     g->stop = 1;
     g->driver_ticket++;
     rg_wake(g);
     pthread_cond_broadcast(&g->thread_cond);
     rg_unlock(g);
-    if (g->thread_running)
-        pthread_join(g->thread, NULL);
+    if (g->thread_running) pthread_join(g->thread, NULL);
     rg_kept_free_all(g);
-    if (g->tp)
-        g->tp_ops->close(g->tp);
+    if (g->tp) g->tp_ops->close(g->tp);
     rg_control_close(&g->control);
-    for (uint32_t i = 0; i < g->n_ops; i++)
-        rg_op_destroy(g->ops[i]);
+    for (uint32_t i = 0; i < g->n_ops; i++) rg_op_destroy(g->ops[i]);
     free(g->ops);
     rg_plans_free(g);
     rg_rosters_free(g);
@@ -271,10 +248,8 @@ void rg_group_free(rg_group_t *g)
     free(g->todo);
     free(g->tags);
     free(g->seen_ids);
-    if (g->epfd >= 0)
-        close(g->epfd);
-    if (g->wakefd >= 0)
-        close(g->wakefd);
+    if (g->epfd >= 0) close(g->epfd);
+    if (g->wakefd >= 0) close(g->wakefd);
     rg_config_free(g->cfg_strings);
     pthread_cond_destroy(&g->cond);
     pthread_cond_destroy(&g->thread_cond);
@@ -284,47 +259,38 @@ void rg_group_free(rg_group_t *g)
 
 /* ---- Boundaries --------------------------------------------------------------------------------------------------------- */
 
-static int boundary_passed(void *arg)
-{
-    return ((rg_group_t *)arg)->boundary_passed;
-}
+static int boundary_passed(void *arg) { return ((rg_group_t *)arg)->boundary_passed; }
 
-static uint32_t count_missing(const uint64_t *of, uint32_t n, const uint64_t *in, uint32_t m)
-{
+static uint32_t count_missing(const uint64_t *of, uint32_t n, const uint64_t *in, uint32_t m) {
     uint32_t missing = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = 0;
-        while (k < m && in[k] != of[i])
-            k++;
+        while (k < m && in[k] != of[i]) k++;
         missing += k == m;
     }
     return missing;
 }
 
-rg_status_t rg_group_pass_boundary(rg_group_t *g, rg_change_t *c)
-{
-    if (g->phase != RG_PHASE_MEMBER)
-        return g->over ? g->over : RG_ERR_CLOSED;
+rg_status_t rg_group_pass_boundary(rg_group_t *g, rg_change_t *c) {
+    if (g->phase != RG_PHASE_MEMBER) return g->over ? g->over : RG_ERR_CLOSED;
     uint64_t start = rg_os_now_ns();
     g->boundary_passed = 0;
     rg_member_event_t ev = { .type = RG_MEV_BOUNDARY, .now_ns = start, .gen = g->gen + 1 };
     rg_status_t st = rg_core_event(g, &ev);
     if (st == RG_OK && !g->boundary_passed)
         rg_drive(g, boundary_passed, g, start + (uint64_t)g->cfg.op_timeout_ms * 1000000u);
-    if (g->phase != RG_PHASE_MEMBER)
-        return g->over;
+    if (g->phase != RG_PHASE_MEMBER) return g->over;
     if (st != RG_OK || !g->boundary_passed) {
-        rg_group_set_errmsg(g, "boundary %llu: the group has not agreed on its newcomers within %u ms", (unsigned long long)(g->gen + 1), g->cfg.op_timeout_ms);
+        rg_group_set_errmsg(g, "boundary %llu: the group has not agreed on its newcomers within %u ms",
+                            (unsigned long long)(g->gen + 1), g->cfg.op_timeout_ms);
         return st != RG_OK ? st : RG_ERR_TIMEOUT;
     }
     g->gen = g->boundary_gen;
     g->next_seq = 0;
-    if (g->n_tags)
-        memset(g->tags, 0, g->cap_tags * sizeof *g->tags);
+    if (g->n_tags) memset(g->tags, 0, g->cap_tags * sizeof *g->tags);
     g->n_tags = 0;
     rg_roster_t *r = rg_roster_for(g, g->gen);
-    if (!r)
-        return RG_ERR_NOMEM;
+    if (!r) return RG_ERR_NOMEM;
     c->joined = count_missing(r->ids, r->n, g->seen_ids, g->n_seen);
     c->lost = count_missing(g->seen_ids, g->n_seen, r->ids, r->n);
     c->changed = c->joined || c->lost;

@@ -5,10 +5,13 @@
 #include "engine/group.h"
 
 /* How to join. n is 0 except for rg_group_init_rank(). */
-typedef struct rg_join { rg_config_t config; uint32_t n, rank; } rg_join_t;
+typedef struct rg_join {
+    rg_config_t config;
+    uint32_t n, rank;
+} rg_join_t;
 
 rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err);
-rg_status_t rg_group_close(rg_group_t *g);                      /* leave in order */
+rg_status_t rg_group_close(rg_group_t *g); /* leave in order */
 void rg_group_free(rg_group_t *g);
 rg_status_t rg_group_pass_boundary(rg_group_t *g, rg_change_t *c); /* locked */
 

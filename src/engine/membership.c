@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void rg_group_set_errmsg(rg_group_t *g, const char *fmt, ...)
-{
+void rg_group_set_errmsg(rg_group_t *g, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(g->errmsg, sizeof g->errmsg, fmt, ap);
@@ -17,18 +16,16 @@ void rg_group_set_errmsg(rg_group_t *g, const char *fmt, ...)
 }
 
 /* The group ends for this process: every call returns `status` from now on. */
-void rg_group_over(rg_group_t *g, rg_status_t status, const char *text)
-{
-    if (g->phase == RG_PHASE_OVER)
-        return;
-    RG_LOGF(&g->log, status == RG_ERR_CLOSED ? RG_LOG_INFO : RG_LOG_ERROR, "group %s: over: %s: %s", g->cfg.group, rg_strerror(status), text);
+void rg_group_over(rg_group_t *g, rg_status_t status, const char *text) {
+    if (g->phase == RG_PHASE_OVER) return;
+    RG_LOGF(&g->log, status == RG_ERR_CLOSED ? RG_LOG_INFO : RG_LOG_ERROR, "group %s: over: %s: %s", g->cfg.group,
+            rg_strerror(status), text);
     g->phase = RG_PHASE_OVER;
     g->over = status;
     rg_ops_finish_all(g, status, text);
     rg_group_set_errmsg(g, "%s", text);
     for (uint32_t i = 0; i < g->n_links; i++)
-        if (g->links[i].id)
-            g->tp_ops->drop(g->tp, i);
+        if (g->links[i].id) g->tp_ops->drop(g->tp, i);
     memset(g->links, 0, g->n_links * sizeof *g->links);
     g->n_links = 0;
     rg_control_close(&g->control);
@@ -38,15 +35,14 @@ void rg_group_over(rg_group_t *g, rg_status_t status, const char *text)
 
 /* ---- Actions ----------------------------------------------------------------------------------------------------------- */
 
-static void act_connect(rg_group_t *g, const rg_member_action_t *a)
-{
+static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     uint32_t i = rg_link_of(g, a->peer);
-    if (i != UINT32_MAX)
-        return; /* repeated by the core after a change of plan */
+    if (i != UINT32_MAX) return; /* repeated by the core after a change of plan */
     i = rg_link_of(g, 0);
     if (i == UINT32_MAX) {
         if (g->n_links == RG_MAX_LINKS) {
-            RG_LOGF(&g->log, RG_LOG_ERROR, "no link left for member %llu: %u are in use", (unsigned long long)a->peer, RG_MAX_LINKS);
+            RG_LOGF(&g->log, RG_LOG_ERROR, "no link left for member %llu: %u are in use", (unsigned long long)a->peer,
+                    RG_MAX_LINKS);
             return;
         }
         i = g->n_links++;
@@ -55,7 +51,9 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a)
     if (rg_os_need_fds((g->n_links + 16) * g->cfg.rails + 64, &err) != RG_OK) /* the link may still fit: try */
         rg_group_set_errmsg(g, "%s", err.text);
     g->links[i] = (rg_link_t){ a->peer, 0 };
-    rg_tp_peer_t peer = { .addr = a->member->addr, .addr_len = a->member->addr_len, .dial = a->dial, .timeout_ms = g->cfg.join_timeout_ms };
+    rg_tp_peer_t peer = {
+        .addr = a->member->addr, .addr_len = a->member->addr_len, .dial = a->dial, .timeout_ms = g->cfg.join_timeout_ms
+    };
     memcpy(peer.identity, a->member->identity, sizeof peer.identity);
     if (g->tp_ops->connect(g->tp, i, &peer, &err) != RG_OK) {
         RG_LOGF(&g->log, RG_LOG_WARN, "link to member %llu: %s", (unsigned long long)a->peer, err.text);
@@ -63,42 +61,32 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a)
     }
 }
 
-static void act_disconnect(rg_group_t *g, uint64_t id)
-{
+static void act_disconnect(rg_group_t *g, uint64_t id) {
     uint32_t i = rg_link_of(g, id);
-    if (i == UINT32_MAX)
-        return;
+    if (i == UINT32_MAX) return;
     g->tp_ops->drop(g->tp, i);
     g->links[i] = (rg_link_t){ 0 };
-    while (g->n_links && !g->links[g->n_links - 1].id)
-        g->n_links--;
+    while (g->n_links && !g->links[g->n_links - 1].id) g->n_links--;
 }
 
-static void act_fence(rg_group_t *g)
-{
+static void act_fence(rg_group_t *g) {
     uint64_t now = rg_os_now_ns();
     const rg_core_view_t *v = rg_member_view(g->core);
-    if (!g->fenced_at_ns)
-        g->fenced_at_ns = now;
+    if (!g->fenced_at_ns) g->fenced_at_ns = now;
     for (rg_request_t *op = g->open_ops; op; op = op->next) {
         rg_exec_stop(op);
-        if (!op->frozen_at)
-            op->frozen_at = now;
+        if (!op->frozen_at) op->frozen_at = now;
     }
-    if (v)
-        g->tp_ops->fence(g->tp, v->data_epoch + 1);
+    if (v) g->tp_ops->fence(g->tp, v->data_epoch + 1);
 }
 
-static void act_view(rg_group_t *g)
-{
+static void act_view(rg_group_t *g) {
     const rg_core_view_t *v = rg_member_view(g->core);
     uint32_t here = 0;
     uint64_t host = 0;
     for (uint32_t i = 0; i < v->n; i++)
-        if (v->members[i].id == g->self_id)
-            host = v->members[i].host;
-    for (uint32_t i = 0; i < v->n; i++)
-        here += v->members[i].host == host;
+        if (v->members[i].id == g->self_id) host = v->members[i].host;
+    for (uint32_t i = 0; i < v->n; i++) here += v->members[i].host == host;
     g->host_procs = here;
     if (rg_roster_view_changed(g) != RG_OK) {
         rg_group_over(g, RG_ERR_NOMEM, "no memory for a view of the group");
@@ -106,8 +94,7 @@ static void act_view(rg_group_t *g)
     }
     if (v->kind == RG_VIEW_RECOVERY) {
         g->view_changes++;
-        if (g->fenced_at_ns)
-            g->last_change_ns = rg_os_now_ns() - g->fenced_at_ns;
+        if (g->fenced_at_ns) g->last_change_ns = rg_os_now_ns() - g->fenced_at_ns;
     } else if (v->kind == RG_VIEW_JOIN) {
         g->view_changes++;
     }
@@ -115,8 +102,7 @@ static void act_view(rg_group_t *g)
     RG_LOGF(&g->log, RG_LOG_INFO, "group %s: view %llu: %u members", g->cfg.group, (unsigned long long)v->epoch, v->n);
 }
 
-static void act_todo(rg_group_t *g, const rg_member_action_t *a)
-{
+static void act_todo(rg_group_t *g, const rg_member_action_t *a) {
     if (g->todo_len == g->todo_cap) {
         size_t cap = g->todo_cap ? g->todo_cap * 2 : 64;
         rg_todo_t *grown = realloc(g->todo, cap * sizeof *grown);
@@ -135,22 +121,14 @@ static void act_todo(rg_group_t *g, const rg_member_action_t *a)
     t->keep = a->keep;
     t->status = a->status;
     t->text[0] = 0;
-    if (a->text)
-        snprintf(t->text, sizeof t->text, "%s", a->text);
+    if (a->text) snprintf(t->text, sizeof t->text, "%s", a->text);
 }
 
-static void core_action(rg_group_t *g, const rg_member_action_t *a)
-{
+static void core_action(rg_group_t *g, const rg_member_action_t *a) {
     switch (a->type) {
-    case RG_MACT_SEND:
-        rg_control_send(g, a->bytes, a->len);
-        break;
-    case RG_MACT_CONNECT:
-        act_connect(g, a);
-        break;
-    case RG_MACT_DISCONNECT:
-        act_disconnect(g, a->peer);
-        break;
+    case RG_MACT_SEND: rg_control_send(g, a->bytes, a->len); break;
+    case RG_MACT_CONNECT: act_connect(g, a); break;
+    case RG_MACT_DISCONNECT: act_disconnect(g, a->peer); break;
     case RG_MACT_WELCOME:
         g->self_id = a->peer;
         g->cfg.heartbeat_ms = (uint32_t)(a->heartbeat_ns / 1000000u);
@@ -159,29 +137,20 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a)
     case RG_MACT_JOINED:
         g->gen = a->gen;
         g->phase = RG_PHASE_MEMBER;
-        if (!g->past[0].ids)
-            act_view(g);
+        if (!g->past[0].ids) act_view(g);
         break;
     case RG_MACT_REFUSED:
         g->join_status = a->status;
         rg_group_set_errmsg(g, "%s", a->text ? a->text : "refused");
         break;
-    case RG_MACT_WAITING:
-        snprintf(g->waiting_text, sizeof g->waiting_text, "%s", a->text ? a->text : "");
-        break;
-    case RG_MACT_FENCE:
-        act_fence(g);
-        break;
-    case RG_MACT_VIEW:
-        act_view(g);
-        break;
+    case RG_MACT_WAITING: snprintf(g->waiting_text, sizeof g->waiting_text, "%s", a->text ? a->text : ""); break;
+    case RG_MACT_FENCE: act_fence(g); break;
+    case RG_MACT_VIEW: act_view(g); break;
     case RG_MACT_BOUNDARY:
         g->boundary_passed = 1;
         g->boundary_gen = a->gen;
         break;
-    case RG_MACT_NOTE:
-        g->tp_ops->note(g->tp, RG_TP_ALL_LINKS, a->note, (int)a->flush);
-        break;
+    case RG_MACT_NOTE: g->tp_ops->note(g->tp, RG_TP_ALL_LINKS, a->note, (int)a->flush); break;
     case RG_MACT_CONTROL:
         if (g->control.fd < 0 && !g->control.retry_at_ns)
             g->control.retry_at_ns = 1; /* at the next round: not from inside a read of the old one */
@@ -192,38 +161,29 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a)
     }
 }
 
-static void run_todo(rg_group_t *g)
-{
-    if (g->in_todo)
-        return;
+static void run_todo(rg_group_t *g) {
+    if (g->in_todo) return;
     g->in_todo = 1;
     while (g->todo_at < g->todo_len) {
         rg_todo_t t = g->todo[g->todo_at++];
         if (t.type == RG_MACT_EXPELLED)
             rg_group_over(g, t.status ? t.status : RG_ERR_EXPELLED, t.text[0] ? t.text : "expelled from the group");
-        else
-            rg_op_verdict(g, &t);
+        else rg_op_verdict(g, &t);
     }
     g->todo_at = g->todo_len = 0;
     g->in_todo = 0;
 }
 
 /* The one door to the core. Fills in what every event carries, takes all actions out, and carries them out. */
-rg_status_t rg_core_event(rg_group_t *g, rg_member_event_t *ev)
-{
-    if (g->phase == RG_PHASE_OVER)
-        return g->over;
-    if (!ev->now_ns)
-        ev->now_ns = rg_os_now_ns();
-    if (ev->type == RG_MEV_TICK)
-        g->tp_ops->stats(g->tp, RG_TP_ALL_LINKS, &ev->bytes_sent, &ev->bytes_received);
+rg_status_t rg_core_event(rg_group_t *g, rg_member_event_t *ev) {
+    if (g->phase == RG_PHASE_OVER) return g->over;
+    if (!ev->now_ns) ev->now_ns = rg_os_now_ns();
+    if (ev->type == RG_MEV_TICK) g->tp_ops->stats(g->tp, RG_TP_ALL_LINKS, &ev->bytes_sent, &ev->bytes_received);
     ev->operations = g->operations;
     rg_status_t st = rg_member_step(g->core, ev);
     rg_member_action_t a;
-    while (rg_member_next(g->core, &a))
-        core_action(g, &a);
-    if (st == RG_ERR_BUG)
-        rg_group_over(g, RG_ERR_BUG, "the membership core found a broken invariant");
+    while (rg_member_next(g->core, &a)) core_action(g, &a);
+    if (st == RG_ERR_BUG) rg_group_over(g, RG_ERR_BUG, "the membership core found a broken invariant");
     else if (g->over == RG_ERR_NOMEM && g->phase != RG_PHASE_OVER)
         rg_group_over(g, RG_ERR_NOMEM, "no memory for the core's actions");
     run_todo(g);

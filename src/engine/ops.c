@@ -9,51 +9,41 @@
 #define FETCH_STEP 0xffffffffu
 #define COOKIE_SERVE (1ull << 63)
 
-static uint32_t mix(uint32_t h, uint64_t v)
-{
-    for (int i = 0; i < 8; i++, v >>= 8)
-        h = (h ^ (uint32_t)(v & 255)) * 16777619u;
+static uint32_t mix(uint32_t h, uint64_t v) {
+    for (int i = 0; i < 8; i++, v >>= 8) h = (h ^ (uint32_t)(v & 255)) * 16777619u;
     return h;
 }
 
-static uint32_t sig_hash(const rg_op_sig_t *s, uint32_t more)
-{
-    uint32_t h = mix(2166136261u, (uint64_t)s->kind | (uint64_t)s->dtype << 8 | (uint64_t)s->op << 16 | (uint64_t)s->on_fault << 24 | (uint64_t)s->rule_l << 32);
+static uint32_t sig_hash(const rg_op_sig_t *s, uint32_t more) {
+    uint32_t h = mix(2166136261u, (uint64_t)s->kind | (uint64_t)s->dtype << 8 | (uint64_t)s->op << 16 |
+                                      (uint64_t)s->on_fault << 24 | (uint64_t)s->rule_l << 32);
     return mix(mix(mix(h, s->root), s->count), (uint64_t)s->variant << 32 | more);
 }
 
 /* ---- Numbering ---------------------------------------------------------------------------------------------------- */
 
-static rg_tagseq_t *tag_slot(rg_group_t *g, uint32_t tag)
-{
+static rg_tagseq_t *tag_slot(rg_group_t *g, uint32_t tag) {
     uint32_t i = (tag * 2654435761u) & (g->cap_tags - 1);
-    while (g->tags[i].tag && g->tags[i].tag != tag)
-        i = (i + 1) & (g->cap_tags - 1);
+    while (g->tags[i].tag && g->tags[i].tag != tag) i = (i + 1) & (g->cap_tags - 1);
     return &g->tags[i];
 }
 
-static int tags_grow(rg_group_t *g)
-{
+static int tags_grow(rg_group_t *g) {
     uint32_t old = g->cap_tags;
     rg_tagseq_t *was = g->tags, *grown = calloc(old ? (size_t)old * 2 : 64, sizeof *grown);
-    if (!grown)
-        return 0;
+    if (!grown) return 0;
     g->tags = grown;
     g->cap_tags = old ? old * 2 : 64;
     for (uint32_t i = 0; i < old; i++)
-        if (was[i].tag)
-            *tag_slot(g, was[i].tag) = was[i];
+        if (was[i].tag) *tag_slot(g, was[i].tag) = was[i];
     free(was);
     return 1;
 }
 
 /* The counter of a tag in this generation; NULL when memory is out. */
-static uint32_t *seq_counter(rg_group_t *g, uint32_t tag)
-{
-    if (!tag)
-        return &g->next_seq;
-    if (g->n_tags * 2 >= g->cap_tags && !tags_grow(g))
-        return NULL;
+static uint32_t *seq_counter(rg_group_t *g, uint32_t tag) {
+    if (!tag) return &g->next_seq;
+    if (g->n_tags * 2 >= g->cap_tags && !tags_grow(g)) return NULL;
     rg_tagseq_t *t = tag_slot(g, tag);
     if (!t->tag) {
         t->tag = tag;
@@ -65,25 +55,21 @@ static uint32_t *seq_counter(rg_group_t *g, uint32_t tag)
 
 /* ---- Objects -------------------------------------------------------------------------------------------------------- */
 
-rg_request_t *rg_op_alloc(rg_group_t *g)
-{
+rg_request_t *rg_op_alloc(rg_group_t *g) {
     rg_request_t *op = g->free_ops;
     if (op) {
         g->free_ops = op->next_free;
     } else {
-        if (g->n_ops == 0x7fff)
-            return NULL;
+        if (g->n_ops == 0x7fff) return NULL;
         if (g->n_ops == g->cap_ops) {
             uint32_t cap = g->cap_ops ? g->cap_ops * 2 : 32;
             rg_request_t **grown = realloc(g->ops, cap * sizeof *grown);
-            if (!grown)
-                return NULL;
+            if (!grown) return NULL;
             g->ops = grown;
             g->cap_ops = cap;
         }
         op = calloc(1, sizeof *op);
-        if (!op)
-            return NULL;
+        if (!op) return NULL;
         op->g = g;
         op->slot = g->n_ops;
         g->ops[g->n_ops++] = op;
@@ -103,15 +89,13 @@ rg_request_t *rg_op_alloc(rg_group_t *g)
     return op;
 }
 
-void rg_op_free(rg_request_t *op)
-{
+void rg_op_free(rg_request_t *op) {
     op->taken = 0;
     op->next_free = op->g->free_ops;
     op->g->free_ops = op;
 }
 
-void rg_op_destroy(rg_request_t *op)
-{
+void rg_op_destroy(rg_request_t *op) {
     free(op->rem);
     free(op->ready);
     free(op->inflight);
@@ -121,87 +105,67 @@ void rg_op_destroy(rg_request_t *op)
     free(op);
 }
 
-rg_request_t *rg_op_find(rg_group_t *g, rg_op_key_t key)
-{
+rg_request_t *rg_op_find(rg_group_t *g, rg_op_key_t key) {
     for (rg_request_t *op = g->open_ops; op; op = op->next)
-        if (op->key.op == key.op && op->key.gen == key.gen)
-            return op;
+        if (op->key.op == key.op && op->key.gen == key.gen) return op;
     return NULL;
 }
 
-static void op_link(rg_group_t *g, rg_request_t *op)
-{
+static void op_link(rg_group_t *g, rg_request_t *op) {
     op->prev = NULL;
     op->next = g->open_ops;
-    if (op->next)
-        op->next->prev = op;
+    if (op->next) op->next->prev = op;
     g->open_ops = op;
     g->n_open++;
-    if (!op->blocking)
-        g->async_work++;
+    if (!op->blocking) g->async_work++;
 }
 
-static void op_unlink(rg_group_t *g, rg_request_t *op)
-{
-    if (op->prev)
-        op->prev->next = op->next;
-    else
-        g->open_ops = op->next;
-    if (op->next)
-        op->next->prev = op->prev;
+static void op_unlink(rg_group_t *g, rg_request_t *op) {
+    if (op->prev) op->prev->next = op->next;
+    else g->open_ops = op->next;
+    if (op->next) op->next->prev = op->prev;
     op->prev = op->next = NULL;
     g->n_open--;
-    if (!op->blocking)
-        g->async_work--;
+    if (!op->blocking) g->async_work--;
 }
 
 /* ---- Submitting ------------------------------------------------------------------------------------------------------ */
 
 /* Translates the caller's root rank into a member. Ranks mean the view in which the operation was first started by
  * anybody, so that a view change between two members' calls does not give them two roots. */
-static rg_status_t op_root(rg_group_t *g, rg_request_t *op)
-{
+static rg_status_t op_root(rg_group_t *g, rg_request_t *op) {
     uint64_t epoch = rg_member_numbering(g->core, op->key);
     rg_roster_t *r = rg_roster_for(g, op->key.gen);
-    if (!r)
-        return RG_ERR_NOMEM;
+    if (!r) return RG_ERR_NOMEM;
     rg_status_t st = RG_OK;
     if (epoch && epoch != r->data_epoch) {
         uint32_t n = rg_roster_past(g, epoch, op->key.gen, NULL, 0);
         uint64_t *ids = malloc((n + 1) * sizeof *ids);
-        if (!ids)
-            st = RG_ERR_NOMEM;
-        else if (op->root_arg >= rg_roster_past(g, epoch, op->key.gen, ids, n))
-            st = RG_ERR_INVALID;
-        else
-            op->sig.root = ids[op->root_arg];
+        if (!ids) st = RG_ERR_NOMEM;
+        else if (op->root_arg >= rg_roster_past(g, epoch, op->key.gen, ids, n)) st = RG_ERR_INVALID;
+        else op->sig.root = ids[op->root_arg];
         free(ids);
     } else if (op->root_arg >= r->n) {
         st = RG_ERR_INVALID;
     } else {
         op->sig.root = r->ids[op->root_arg];
     }
-    if (st == RG_ERR_INVALID)
-        rg_group_set_errmsg(g, "root %u: this group has ranks 0 to %u", op->root_arg, r->n - 1);
+    if (st == RG_ERR_INVALID) rg_group_set_errmsg(g, "root %u: this group has ranks 0 to %u", op->root_arg, r->n - 1);
     rg_roster_put(r);
     return st;
 }
 
 /* Numbers the operation and announces it. After RG_OK its outcome comes by and by (perhaps before this returns). */
-rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op)
-{
-    if (g->phase != RG_PHASE_MEMBER)
-        return g->over ? g->over : RG_ERR_CLOSED;
+rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op) {
+    if (g->phase != RG_PHASE_MEMBER) return g->over ? g->over : RG_ERR_CLOSED;
     uint32_t tag = (uint32_t)op->key.op; /* api.c leaves the tag here */
     uint32_t *seq = seq_counter(g, tag);
-    if (!seq)
-        return RG_ERR_NOMEM;
+    if (!seq) return RG_ERR_NOMEM;
     op->key.gen = g->gen;
     op->key.op = (uint64_t)tag << 32 | *seq;
     op->sig.root = 0;
     rg_status_t st = op->sig.kind == RG_KIND_BROADCAST ? op_root(g, op) : RG_OK;
-    if (st != RG_OK)
-        return st;
+    if (st != RG_OK) return st;
     op->state = RG_OPS_NEW;
     op_link(g, op);
     ++*seq;
@@ -220,8 +184,7 @@ rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op)
 
 /* ---- Running --------------------------------------------------------------------------------------------------------- */
 
-static void op_drop_run(rg_request_t *op)
-{
+static void op_drop_run(rg_request_t *op) {
     rg_group_t *g = op->g;
     rg_exec_stop(op);
     rg_plan_put(op->plan);
@@ -232,13 +195,11 @@ static void op_drop_run(rg_request_t *op)
     op->tmp = NULL;
 }
 
-static int is_root(const rg_request_t *op)
-{
+static int is_root(const rg_request_t *op) {
     return op->sig.kind == RG_KIND_BROADCAST && op->sig.root == op->g->self_id;
 }
 
-static void op_describe(const rg_request_t *op, rg_coll_desc_t *d)
-{
+static void op_describe(const rg_request_t *op, rg_coll_desc_t *d) {
     memset(d, 0, sizeof *d);
     d->kind = op->sig.count ? (rg_kind_t)op->sig.kind : RG_KIND_BARRIER; /* nothing to move, yet calls must meet */
     d->size = op->roster->n;
@@ -251,46 +212,40 @@ static void op_describe(const rg_request_t *op, rg_coll_desc_t *d)
     d->rank_order = op->g->cfg.deterministic == RG_ON;
     d->in_place = op->user_in == op->user_out && op->sig.rule_l;
     for (uint32_t i = 0; i < d->size; i++)
-        if (op->roster->ids[i] == op->sig.root)
-            d->root = i;
+        if (op->roster->ids[i] == op->sig.root) d->root = i;
 }
 
 /* Under rule S the result is made in a private block, which is then the kept copy as well: the caller's memory is
  * written at commit only. Under rule L it is made in place, with an undo log where it covers the input. */
-static rg_status_t op_buffers(rg_request_t *op)
-{
+static rg_status_t op_buffers(rg_request_t *op) {
     rg_group_t *g = op->g;
     const rg_schedule_t *s = op->plan->s;
     op->buf_elem[RG_BUF_IN] = op->buf_elem[RG_BUF_OUT] = op->elem;
     op->buf_elem[RG_BUF_TMP] = s->desc.acc_size;
     op->buf[RG_BUF_IN] = (uint8_t *)(uintptr_t)op->user_in;
     op->buf[RG_BUF_OUT] = op->user_out;
-    if (op->bytes && !op->sig.rule_l && !op->keep && !(op->keep = rg_block_get(g, op->bytes)))
-        return RG_ERR_NOMEM;
-    if (op->bytes && !op->sig.rule_l && !is_root(op))
-        op->buf[RG_BUF_OUT] = op->keep->p;
+    if (op->bytes && !op->sig.rule_l && !op->keep && !(op->keep = rg_block_get(g, op->bytes))) return RG_ERR_NOMEM;
+    if (op->bytes && !op->sig.rule_l && !is_root(op)) op->buf[RG_BUF_OUT] = op->keep->p;
     int covers = op->sig.kind == RG_KIND_ALL_REDUCE && op->sig.rule_l && op->user_in == op->user_out && op->bytes;
     if (covers && g->cfg.undo == RG_ON && op->roster->n > 1 && !op->undo && !(op->undo = rg_block_get(g, op->bytes)))
         return RG_ERR_NOMEM;
-    if (s->tmp_elems && !(op->tmp = rg_block_get(g, s->tmp_elems * s->desc.acc_size)))
-        return RG_ERR_NOMEM;
+    if (s->tmp_elems && !(op->tmp = rg_block_get(g, s->tmp_elems * s->desc.acc_size))) return RG_ERR_NOMEM;
     op->buf[RG_BUF_TMP] = op->tmp ? op->tmp->p : NULL;
     return RG_OK;
 }
 
 /* A message for this operation that came before it was started, with other arguments. */
-static void op_check_strays(rg_request_t *op)
-{
+static void op_check_strays(rg_request_t *op) {
     rg_group_t *g = op->g;
     for (uint32_t i = 0; i < 16; i++) {
         const rg_tag_t *t = &g->strays[i].tag;
-        if (t->sig && t->op == op->key.op && t->gen == op->key.gen && t->epoch == op->roster->data_epoch && t->sig != op->tag_sig && t->ord < RG_SERVE_ORD)
+        if (t->sig && t->op == op->key.op && t->gen == op->key.gen && t->epoch == op->roster->data_epoch &&
+            t->sig != op->tag_sig && t->ord < RG_SERVE_ORD)
             rg_op_fail(op, RG_ERR_MISMATCH, g->links[g->strays[i].link].id, "members called different operations");
     }
 }
 
-static void op_run(rg_request_t *op)
-{
+static void op_run(rg_request_t *op) {
     rg_group_t *g = op->g;
     rg_coll_desc_t d;
     char text[RG_CORE_TEXT_MAX] = "";
@@ -302,12 +257,9 @@ static void op_run(rg_request_t *op)
         op_describe(op, &d);
         op->plan = rg_plan_get(g, &d, op->roster, &st, text, sizeof text);
     }
-    if (op->plan)
-        st = op_buffers(op);
-    if (st == RG_OK || op->plan == NULL)
-        op->tag_sig = op->plan ? sig_hash(&op->sig, op->plan->hash) | 1 : 0;
-    if (op->plan && st == RG_OK)
-        st = rg_exec_start(op);
+    if (op->plan) st = op_buffers(op);
+    if (st == RG_OK || op->plan == NULL) op->tag_sig = op->plan ? sig_hash(&op->sig, op->plan->hash) | 1 : 0;
+    if (op->plan && st == RG_OK) st = rg_exec_start(op);
     if (!op->plan || st != RG_OK) {
         rg_op_fail(op, st, 0, text[0] ? text : rg_strerror(st));
         return;
@@ -317,39 +269,35 @@ static void op_run(rg_request_t *op)
 }
 
 /* FORWARD: the others have the result; receive it instead of computing it. */
-static void op_fetch(rg_request_t *op, uint64_t donor)
-{
+static void op_fetch(rg_request_t *op, uint64_t donor) {
     rg_group_t *g = op->g;
     op_drop_run(op);
     op->state = RG_OPS_FETCHING;
     op->roster = rg_roster_for(g, op->key.gen);
     uint32_t link = rg_link_of(g, donor);
-    if (op->bytes && !op->keep)
-        op->keep = rg_block_get(g, op->bytes);
+    if (op->bytes && !op->keep) op->keep = rg_block_get(g, op->bytes);
     if (!op->roster || (op->bytes && !op->keep)) {
         rg_op_fail(op, RG_ERR_NOMEM, 0, rg_strerror(RG_ERR_NOMEM));
         return;
     }
-    rg_tp_recv_t rcv = { .tag = { op->roster->data_epoch, op->key.gen, op->key.op, RG_SERVE_ORD, sig_hash(&op->sig, 0) },
-                         .len = op->bytes, .dst = op->bytes ? op->keep->p : NULL,
+    rg_tp_recv_t rcv = { .tag = { op->roster->data_epoch, op->key.gen, op->key.op, RG_SERVE_ORD,
+                                  sig_hash(&op->sig, 0) },
+                         .len = op->bytes,
+                         .dst = op->bytes ? op->keep->p : NULL,
                          .cookie = (uint64_t)op->slot << 48 | (uint64_t)(op->uid & 0xffff) << 32 | FETCH_STEP };
     if (link != UINT32_MAX) /* else the donor is lost again: another view change follows */
         g->tp_ops->recv(g->tp, link, &rcv);
 }
 
-static rg_kept_t *kept_find(rg_group_t *g, rg_op_key_t key)
-{
+static rg_kept_t *kept_find(rg_group_t *g, rg_op_key_t key) {
     rg_kept_t *k = g->kept;
-    while (k && (k->key.op != key.op || k->key.gen != key.gen))
-        k = k->next;
+    while (k && (k->key.op != key.op || k->key.gen != key.gen)) k = k->next;
     return k;
 }
 
-static void kept_drop(rg_group_t *g, rg_kept_t *k)
-{
+static void kept_drop(rg_group_t *g, rg_kept_t *k) {
     rg_kept_t **at = &g->kept;
-    while (*at != k)
-        at = &(*at)->next;
+    while (*at != k) at = &(*at)->next;
     *at = k->next;
     rg_block_put(g, k->block);
     k->block = NULL;
@@ -357,33 +305,27 @@ static void kept_drop(rg_group_t *g, rg_kept_t *k)
     g->kept_free = k;
 }
 
-static void kept_serve(rg_group_t *g, rg_op_key_t key, uint64_t peer)
-{
+static void kept_serve(rg_group_t *g, rg_op_key_t key, uint64_t peer) {
     rg_kept_t *k = kept_find(g, key);
     uint32_t link = rg_link_of(g, peer);
-    if (!k || link == UINT32_MAX)
-        return;
+    if (!k || link == UINT32_MAX) return;
     const rg_core_view_t *v = rg_member_view(g->core);
-    rg_tp_send_t snd = { .tag = { v->data_epoch, key.gen, key.op, RG_SERVE_ORD, k->sig }, .buf = k->block ? k->block->p : NULL,
-                         .len = k->len, .cookie = COOKIE_SERVE | (uint64_t)(uintptr_t)k };
-    if (g->tp_ops->send(g->tp, link, &snd) == RG_OK)
-        k->serving++;
+    rg_tp_send_t snd = { .tag = { v->data_epoch, key.gen, key.op, RG_SERVE_ORD, k->sig },
+                         .buf = k->block ? k->block->p : NULL,
+                         .len = k->len,
+                         .cookie = COOKIE_SERVE | (uint64_t)(uintptr_t)k };
+    if (g->tp_ops->send(g->tp, link, &snd) == RG_OK) k->serving++;
 }
 
-static void kept_release(rg_group_t *g, rg_op_key_t key)
-{
+static void kept_release(rg_group_t *g, rg_op_key_t key) {
     rg_kept_t *k = kept_find(g, key);
-    if (!k)
-        return;
+    if (!k) return;
     k->released = 1;
-    if (!k->serving)
-        kept_drop(g, k);
+    if (!k->serving) kept_drop(g, k);
 }
 
-void rg_kept_free_all(rg_group_t *g)
-{
-    while (g->kept)
-        kept_drop(g, g->kept);
+void rg_kept_free_all(rg_group_t *g) {
+    while (g->kept) kept_drop(g, g->kept);
     while (g->kept_free) {
         rg_kept_t *k = g->kept_free;
         g->kept_free = k->next;
@@ -393,8 +335,7 @@ void rg_kept_free_all(rg_group_t *g)
 
 /* ---- Ending ---------------------------------------------------------------------------------------------------------- */
 
-static void op_contributors(rg_request_t *op, uint64_t computed)
-{
+static void op_contributors(rg_request_t *op, uint64_t computed) {
     rg_group_t *g = op->g;
     uint32_t n = rg_roster_past(g, computed, op->key.gen, op->contributors, op->cap_contributors);
     if (n > op->cap_contributors) {
@@ -410,11 +351,9 @@ static void op_contributors(rg_request_t *op, uint64_t computed)
     op->res.epoch = computed;
 }
 
-void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text)
-{
+void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text) {
     rg_group_t *g = op->g;
-    if (op->state == RG_OPS_FINISHED)
-        return;
+    if (op->state == RG_OPS_FINISHED) return;
     op_drop_run(op);
     rg_block_put(g, op->undo);
     rg_block_put(g, op->keep);
@@ -429,34 +368,30 @@ void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const ch
         g->operations++;
     } else {
         snprintf(op->res.text, sizeof op->res.text, "%s", text && *text ? text : rg_strerror(status));
-        rg_group_set_errmsg(g, "operation %llu.%llu: %s", (unsigned long long)op->key.gen, (unsigned long long)(op->key.op & 0xffffffffu), op->res.text);
+        rg_group_set_errmsg(g, "operation %llu.%llu: %s", (unsigned long long)op->key.gen,
+                            (unsigned long long)(op->key.op & 0xffffffffu), op->res.text);
     }
     op_unlink(g, op);
-    if (g->cond_waiters)
-        pthread_cond_broadcast(&g->cond);
+    if (g->cond_waiters) pthread_cond_broadcast(&g->cond);
 }
 
-static int op_keep_copy(rg_request_t *op)
-{
+static int op_keep_copy(rg_request_t *op) {
     rg_group_t *g = op->g;
     rg_kept_t *k = g->kept_free;
-    if (k)
-        g->kept_free = k->next;
-    else if (!(k = malloc(sizeof *k)))
-        return 0;
-    *k = (rg_kept_t){ .next = g->kept, .key = op->key, .block = op->keep, .len = op->bytes, .sig = sig_hash(&op->sig, 0) };
+    if (k) g->kept_free = k->next;
+    else if (!(k = malloc(sizeof *k))) return 0;
+    *k = (rg_kept_t){
+        .next = g->kept, .key = op->key, .block = op->keep, .len = op->bytes, .sig = sig_hash(&op->sig, 0)
+    };
     op->keep = NULL;
     g->kept = k;
     return 1;
 }
 
-static void op_commit(rg_request_t *op, uint64_t computed, int keep)
-{
+static void op_commit(rg_request_t *op, uint64_t computed, int keep) {
     if (op->keep && op->bytes) {
-        if (is_root(op))
-            memcpy(op->keep->p, op->user_out, op->bytes);
-        else
-            memcpy(op->user_out, op->keep->p, op->bytes);
+        if (is_root(op)) memcpy(op->keep->p, op->user_out, op->bytes);
+        else memcpy(op->user_out, op->keep->p, op->bytes);
     }
     if (op->roster && computed == op->roster->data_epoch && op->roster->n <= op->cap_contributors) {
         memcpy(op->contributors, op->roster->ids, op->roster->n * sizeof *op->contributors);
@@ -466,39 +401,34 @@ static void op_commit(rg_request_t *op, uint64_t computed, int keep)
         op_contributors(op, computed);
     }
     if (keep && !op_keep_copy(op))
-        RG_LOGF(&op->g->log, RG_LOG_WARN, "no memory to keep a result: should a member be lost now, others may not get it");
+        RG_LOGF(&op->g->log, RG_LOG_WARN,
+                "no memory to keep a result: should a member be lost now, others may not get it");
     rg_op_finish(op, RG_OK, 0, NULL);
 }
 
-void rg_op_complete(rg_request_t *op)
-{
+void rg_op_complete(rg_request_t *op) {
     op->state = RG_OPS_COMPLETE;
     rg_member_event_t ev = { .type = RG_MEV_OP_COMPLETE, .key = op->key };
     rg_core_event(op->g, &ev);
 }
 
-void rg_op_done(rg_request_t *op)
-{
-    if (!op->sig.rule_l)
-        return; /* committed at completion, or the core makes it wait for room to keep copies */
+void rg_op_done(rg_request_t *op) {
+    if (!op->sig.rule_l) return; /* committed at completion, or the core makes it wait for room to keep copies */
     rg_member_event_t ev = { .type = RG_MEV_OP_DONE, .key = op->key };
     rg_core_event(op->g, &ev);
 }
 
 /* Wants the operation ended everywhere with this status. */
-void rg_op_fail(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text)
-{
+void rg_op_fail(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text) {
     rg_group_t *g = op->g;
-    if (op->failing || op->state == RG_OPS_FINISHED)
-        return;
+    if (op->failing || op->state == RG_OPS_FINISHED) return;
     op->failing = 1;
     op->give_up_ns = rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 2000000ull + 1000000000ull;
     rg_member_event_t ev = { .type = RG_MEV_OP_FAIL, .key = op->key, .status = status, .peer = blame, .text = text };
     rg_core_event(g, &ev);
 }
 
-void rg_ops_finish_all(rg_group_t *g, rg_status_t status, const char *text)
-{
+void rg_ops_finish_all(rg_group_t *g, rg_status_t status, const char *text) {
     while (g->open_ops) {
         rg_request_t *op = g->open_ops;
         rg_exec_restore(op);
@@ -506,8 +436,7 @@ void rg_ops_finish_all(rg_group_t *g, rg_status_t status, const char *text)
     }
 }
 
-void rg_op_verdict(rg_group_t *g, const rg_todo_t *t)
-{
+void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
     if (t->type == RG_MACT_OP_RELEASE) {
         kept_release(g, t->key);
         return;
@@ -517,16 +446,13 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t)
         return;
     }
     rg_request_t *op = rg_op_find(g, t->key);
-    if (!op)
-        return;
+    if (!op) return;
     if (op->frozen_at) {
         op->res.fault_ns += rg_os_now_ns() - op->frozen_at;
         op->frozen_at = 0;
     }
     switch (t->type) {
-    case RG_MACT_OP_RUN:
-        op_run(op);
-        break;
+    case RG_MACT_OP_RUN: op_run(op); break;
     case RG_MACT_OP_RESTART:
         rg_exec_restore(op);
         op->res.retries++;
@@ -536,9 +462,7 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t)
         rg_exec_restore(op);
         op_fetch(op, t->peer);
         break;
-    case RG_MACT_OP_COMMIT:
-        op_commit(op, t->computed, (int)t->keep);
-        break;
+    case RG_MACT_OP_COMMIT: op_commit(op, t->computed, (int)t->keep); break;
     default: /* ABORT */
         rg_exec_stop(op);
         rg_exec_restore(op);
@@ -549,11 +473,11 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t)
 
 /* ---- What the transport reports --------------------------------------------------------------------------------------- */
 
-static void op_stray(rg_group_t *g, const rg_completion_t *c)
-{
+static void op_stray(rg_group_t *g, const rg_completion_t *c) {
     rg_op_key_t key = { c->tag.gen, c->tag.op };
     rg_request_t *op = rg_op_find(g, key);
-    if (op && op->executing && op->roster->data_epoch == c->tag.epoch && op->tag_sig != c->tag.sig && c->tag.ord < RG_SERVE_ORD) {
+    if (op && op->executing && op->roster->data_epoch == c->tag.epoch && op->tag_sig != c->tag.sig &&
+        c->tag.ord < RG_SERVE_ORD) {
         rg_op_fail(op, RG_ERR_MISMATCH, g->links[c->link].id, "members called different operations");
         return;
     }
@@ -561,22 +485,19 @@ static void op_stray(rg_group_t *g, const rg_completion_t *c)
     g->strays[g->stray_at++ % 16].tag = c->tag;
 }
 
-void rg_op_completion(rg_group_t *g, const rg_completion_t *c)
-{
+void rg_op_completion(rg_group_t *g, const rg_completion_t *c) {
     if (c->event == RG_TP_UNEXPECTED) {
         op_stray(g, c);
         return;
     }
     if (c->cookie & COOKIE_SERVE) {
         rg_kept_t *k = (rg_kept_t *)(uintptr_t)(c->cookie & ~COOKIE_SERVE);
-        if (--k->serving == 0 && k->released)
-            kept_drop(g, k);
+        if (--k->serving == 0 && k->released) kept_drop(g, k);
         return;
     }
     uint32_t slot = (uint32_t)(c->cookie >> 48), step = (uint32_t)c->cookie;
     rg_request_t *op = slot < g->n_ops ? g->ops[slot] : NULL;
-    if (!op || (op->uid & 0xffff) != (uint32_t)(c->cookie >> 32 & 0xffff) || op->state == RG_OPS_FINISHED)
-        return;
+    if (!op || (op->uid & 0xffff) != (uint32_t)(c->cookie >> 32 & 0xffff) || op->state == RG_OPS_FINISHED) return;
     if (c->event == RG_TP_FAILED) {
         if (c->status == RG_TP_MISMATCH)
             rg_op_fail(op, RG_ERR_MISMATCH, g->links[c->link].id, "members called different operations");
@@ -589,51 +510,45 @@ void rg_op_completion(rg_group_t *g, const rg_completion_t *c)
         }
         return;
     }
-    if (!op->executing)
-        return;
+    if (!op->executing) return;
     rg_exec_step_done(op, step);
     rg_exec_pump(op);
 }
 
 /* ---- Deadlines ---------------------------------------------------------------------------------------------------------- */
 
-uint64_t rg_ops_next_deadline(const rg_group_t *g)
-{
+uint64_t rg_ops_next_deadline(const rg_group_t *g) {
     uint64_t at = UINT64_MAX;
     for (const rg_request_t *op = g->open_ops; op; op = op->next) {
         uint64_t d = op->failing ? op->give_up_ns : op->deadline_ns;
-        if (d < at)
-            at = d;
+        if (d < at) at = d;
     }
     return at;
 }
 
-static rg_request_t *op_overdue(rg_group_t *g, uint64_t now)
-{
+static rg_request_t *op_overdue(rg_group_t *g, uint64_t now) {
     for (rg_request_t *op = g->open_ops; op; op = op->next)
-        if (now >= (op->failing ? op->give_up_ns : op->deadline_ns))
-            return op;
+        if (now >= (op->failing ? op->give_up_ns : op->deadline_ns)) return op;
     return NULL;
 }
 
-void rg_ops_check_deadlines(rg_group_t *g, uint64_t now)
-{
+void rg_ops_check_deadlines(rg_group_t *g, uint64_t now) {
     rg_request_t *op;
     while ((op = op_overdue(g, now)) != NULL) {
         if (op->failing) { /* nobody decides: the last resort, which ends this member */
-            rg_group_over(g, RG_ERR_COORDINATOR, "an operation passed its deadline and the coordinator did not decide its outcome");
+            rg_group_over(g, RG_ERR_COORDINATOR,
+                          "an operation passed its deadline and the coordinator did not decide its outcome");
             return;
         }
         uint64_t id = rg_exec_waits_for(op);
         char text[128];
         uint32_t rank = UINT32_MAX;
         for (uint32_t i = 0; id && i < op->roster->n; i++)
-            if (op->roster->ids[i] == id)
-                rank = i;
+            if (op->roster->ids[i] == id) rank = i;
         if (rank != UINT32_MAX)
-            snprintf(text, sizeof text, "deadline passed while waiting for rank %u (member %llu)", rank, (unsigned long long)id);
-        else
-            snprintf(text, sizeof text, "deadline passed");
+            snprintf(text, sizeof text, "deadline passed while waiting for rank %u (member %llu)", rank,
+                     (unsigned long long)id);
+        else snprintf(text, sizeof text, "deadline passed");
         rg_op_fail(op, RG_ERR_TIMEOUT, id, text);
     }
 }

@@ -8,16 +8,13 @@
 
 #define PLANS_MAX 128
 
-static uint32_t fnv(uint32_t h, const void *p, size_t n)
-{
+static uint32_t fnv(uint32_t h, const void *p, size_t n) {
     const uint8_t *b = p;
-    while (n--)
-        h = (h ^ *b++) * 16777619u;
+    while (n--) h = (h ^ *b++) * 16777619u;
     return h;
 }
 
-static void plan_free(rg_plan_t *p)
-{
+static void plan_free(rg_plan_t *p) {
     rg_sched_free(p->s);
     free(p->first_out);
     free(p->outs);
@@ -29,22 +26,18 @@ static void plan_free(rg_plan_t *p)
 }
 
 /* Dependents of each step, as one array with offsets. */
-static int plan_index(rg_plan_t *p)
-{
+static int plan_index(rg_plan_t *p) {
     const rg_schedule_t *s = p->s;
     uint32_t n = s->n_steps;
     p->first_out = calloc((size_t)n + 2, sizeof *p->first_out);
     p->outs = malloc(((size_t)s->n_deps + 1) * sizeof *p->outs);
     p->rem = malloc(((size_t)n + 1) * sizeof *p->rem);
-    if (!p->first_out || !p->outs || !p->rem)
-        return 0;
+    if (!p->first_out || !p->outs || !p->rem) return 0;
     for (uint32_t i = 0; i < n; i++) {
         p->rem[i] = s->steps[i].n_deps;
-        for (uint32_t d = 0; d < s->steps[i].n_deps; d++)
-            p->first_out[s->deps[s->steps[i].first_dep + d] + 2]++;
+        for (uint32_t d = 0; d < s->steps[i].n_deps; d++) p->first_out[s->deps[s->steps[i].first_dep + d] + 2]++;
     }
-    for (uint32_t i = 2; i <= n + 1; i++)
-        p->first_out[i] += p->first_out[i - 1];
+    for (uint32_t i = 2; i <= n + 1; i++) p->first_out[i] += p->first_out[i - 1];
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t d = 0; d < s->steps[i].n_deps; d++)
             p->outs[p->first_out[s->deps[s->steps[i].first_dep + d] + 1]++] = i;
@@ -52,8 +45,7 @@ static int plan_index(rg_plan_t *p)
 }
 
 /* The sends to each peer in schedule order. The proof that schedules do not deadlock (rule A5) holds for this order. */
-static int plan_sends(rg_plan_t *p)
-{
+static int plan_sends(rg_plan_t *p) {
     const rg_schedule_t *s = p->s;
     uint32_t n = s->desc.size, sends = 0, *count = calloc((size_t)n + 1, sizeof *count);
     for (uint32_t i = 0; count && i < s->n_steps; i++)
@@ -78,46 +70,46 @@ static int plan_sends(rg_plan_t *p)
         }
     p->first_send[k] = at;
     for (uint32_t i = 0; i < s->n_steps; i++)
-        if (s->steps[i].kind == RG_STEP_SEND)
-            p->sends[count[s->steps[i].peer]++] = i;
+        if (s->steps[i].kind == RG_STEP_SEND) p->sends[count[s->steps[i].peer]++] = i;
     free(count);
     return 1;
 }
 
-static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_roster_t *r, rg_status_t *st, char *text, size_t cap)
-{
+static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_roster_t *r, rg_status_t *st,
+                             char *text, size_t cap) {
     rg_coll_desc_t d = *key;
     const char *forced = g->cfg.algorithm;
-    const rg_algorithm_t *alg = rg_sched_select(&d, &r->model, forced && *forced ? forced : NULL, g->cfg.chunk_bytes, text, cap);
+    const rg_algorithm_t *alg =
+        rg_sched_select(&d, &r->model, forced && *forced ? forced : NULL, g->cfg.chunk_bytes, text, cap);
     if (!alg) {
         *st = RG_ERR_NOTSUP;
         return NULL;
     }
     rg_plan_t *p = calloc(1, sizeof *p);
     *st = p ? rg_sched_build(alg, &d, &p->s) : RG_ERR_NOMEM;
-    if (*st == RG_OK && (!plan_index(p) || !plan_sends(p)))
-        *st = RG_ERR_NOMEM;
+    if (*st == RG_OK && (!plan_index(p) || !plan_sends(p))) *st = RG_ERR_NOMEM;
     if (*st != RG_OK) {
-        snprintf(text, cap, "schedule %s for %u ranks and %llu elements: %s", alg->name, d.size, (unsigned long long)d.count, rg_strerror(*st));
-        if (p)
-            plan_free(p);
+        snprintf(text, cap, "schedule %s for %u ranks and %llu elements: %s", alg->name, d.size,
+                 (unsigned long long)d.count, rg_strerror(*st));
+        if (p) plan_free(p);
         return NULL;
     }
     p->alg = alg;
     p->key = *key;
     p->model_key = r->model_key;
-    p->hash = fnv(fnv(fnv(2166136261u, alg->name, strlen(alg->name)), &d.chunk, sizeof d.chunk), &d.size, sizeof d.size);
+    p->hash =
+        fnv(fnv(fnv(2166136261u, alg->name, strlen(alg->name)), &d.chunk, sizeof d.chunk), &d.size, sizeof d.size);
     return p;
 }
 
-static int same_desc(const rg_coll_desc_t *a, const rg_coll_desc_t *b)
-{
-    return a->kind == b->kind && a->size == b->size && a->rank == b->rank && a->root == b->root && a->count == b->count &&
-           a->elem_size == b->elem_size && a->acc_size == b->acc_size && a->rule_l == b->rule_l && a->in_place == b->in_place && a->rank_order == b->rank_order;
+static int same_desc(const rg_coll_desc_t *a, const rg_coll_desc_t *b) {
+    return a->kind == b->kind && a->size == b->size && a->rank == b->rank && a->root == b->root &&
+           a->count == b->count && a->elem_size == b->elem_size && a->acc_size == b->acc_size &&
+           a->rule_l == b->rule_l && a->in_place == b->in_place && a->rank_order == b->rank_order;
 }
 
-rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t *r, rg_status_t *st, char *text, size_t cap)
-{
+rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t *r, rg_status_t *st, char *text,
+                       size_t cap) {
     uint32_t oldest = UINT32_MAX;
     g->plan_clock++;
     for (uint32_t i = 0; i < g->n_plans; i++) {
@@ -131,12 +123,10 @@ rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t
             p->refs++;
             return p;
         }
-        if (!p->refs && (oldest == UINT32_MAX || p->used < g->plans[oldest]->used))
-            oldest = i;
+        if (!p->refs && (oldest == UINT32_MAX || p->used < g->plans[oldest]->used)) oldest = i;
     }
     rg_plan_t *p = plan_build(g, d, r, st, text, cap);
-    if (!p)
-        return NULL;
+    if (!p) return NULL;
     if (g->n_plans < PLANS_MAX || oldest == UINT32_MAX) {
         rg_plan_t **grown = realloc(g->plans, (g->n_plans + 1) * sizeof *grown);
         if (!grown) {
@@ -155,16 +145,12 @@ rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t
     return p;
 }
 
-void rg_plan_put(rg_plan_t *p)
-{
-    if (p)
-        p->refs--;
+void rg_plan_put(rg_plan_t *p) {
+    if (p) p->refs--;
 }
 
-void rg_plans_free(rg_group_t *g)
-{
-    for (uint32_t i = 0; i < g->n_plans; i++)
-        plan_free(g->plans[i]);
+void rg_plans_free(rg_group_t *g) {
+    for (uint32_t i = 0; i < g->n_plans; i++) plan_free(g->plans[i]);
     free(g->plans);
     g->plans = NULL;
     g->n_plans = 0;

@@ -10,44 +10,33 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CONTROL_EVERY_NS 50000u      /* look at the control connection at least so often while busy */
+#define CONTROL_EVERY_NS 50000u       /* look at the control connection at least so often while busy */
 #define THREAD_STAYS_AWAY_NS 2000000u /* after a caller drove */
 #define POLITE_AFTER_NS 4000u         /* polls without giving way for this long */
 #define COMPLETIONS 64
 
-void rg_lock(rg_group_t *g)
-{
-    if (pthread_mutex_trylock(&g->lock) == 0)
-        return;
+void rg_lock(rg_group_t *g) {
+    if (pthread_mutex_trylock(&g->lock) == 0) return;
     atomic_fetch_add(&g->lock_waiters, 1);
     pthread_mutex_lock(&g->lock);
     atomic_fetch_sub(&g->lock_waiters, 1);
 }
 
-void rg_unlock(rg_group_t *g)
-{
-    pthread_mutex_unlock(&g->lock);
-}
+void rg_unlock(rg_group_t *g) { pthread_mutex_unlock(&g->lock); }
 
-void rg_wake(rg_group_t *g)
-{
-    if (!g->sleeping)
-        return;
+void rg_wake(rg_group_t *g) {
+    if (!g->sleeping) return;
     uint64_t one = 1;
     ssize_t n = write(g->wakefd, &one, sizeof one);
     (void)n; /* a full counter wakes as well */
 }
 
-void rg_wake_thread(rg_group_t *g)
-{
-    if (g->thread_running)
-        pthread_cond_signal(&g->thread_cond);
+void rg_wake_thread(rg_group_t *g) {
+    if (g->thread_running) pthread_cond_signal(&g->thread_cond);
 }
 
-static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now)
-{
-    if (c->link >= g->n_links || !g->links[c->link].id)
-        return;
+static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
+    if (c->link >= g->n_links || !g->links[c->link].id) return;
     rg_member_event_t ev = { .now_ns = now, .peer = g->links[c->link].id, .text = c->text, .note = c->note };
     if (c->event == RG_TP_LINK_UP) {
         g->links[c->link].up = 1;
@@ -55,67 +44,55 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now)
     } else if (c->event == RG_TP_LINK_DOWN) {
         g->links[c->link].up = 0;
         ev.type = RG_MEV_LINK_DOWN;
-        RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: %s", (unsigned long long)ev.peer, c->text ? c->text : "down");
+        RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: %s", (unsigned long long)ev.peer,
+                c->text ? c->text : "down");
     } else {
         ev.type = RG_MEV_WATERMARK;
     }
     rg_core_event(g, &ev);
 }
 
-static int poll_transport(rg_group_t *g, uint64_t now)
-{
+static int poll_transport(rg_group_t *g, uint64_t now) {
     rg_completion_t c[COMPLETIONS];
     int n = g->tp_ops->poll(g->tp, c, COMPLETIONS);
     for (int i = 0; i < n; i++) {
         if (c[i].event == RG_TP_LINK_UP || c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_NOTE)
             on_link(g, &c[i], now);
-        else
-            rg_op_completion(g, &c[i]);
-        if (g->phase == RG_PHASE_OVER)
-            break;
+        else rg_op_completion(g, &c[i]);
+        if (g->phase == RG_PHASE_OVER) break;
     }
     return n;
 }
 
 /* One round. The control connection, timers and deadlines are looked at now and then, data every time. */
-int rg_progress(rg_group_t *g, uint64_t now)
-{
-    if (g->phase == RG_PHASE_OVER)
-        return 0;
+int rg_progress(rg_group_t *g, uint64_t now) {
+    if (g->phase == RG_PHASE_OVER) return 0;
     int any = poll_transport(g, now);
-    if (now - g->last_control_ns < CONTROL_EVERY_NS || g->phase == RG_PHASE_OVER)
-        return any;
+    if (now - g->last_control_ns < CONTROL_EVERY_NS || g->phase == RG_PHASE_OVER) return any;
     g->last_control_ns = now;
     any += rg_control_poll(g, now);
     if (g->phase != RG_PHASE_OVER && now >= rg_member_deadline(g->core)) {
         rg_member_event_t ev = { .type = RG_MEV_TICK, .now_ns = now };
         rg_core_event(g, &ev);
     }
-    if (g->open_ops)
-        rg_ops_check_deadlines(g, now);
+    if (g->open_ops) rg_ops_check_deadlines(g, now);
     return any;
 }
 
 /* ---- Sleeping --------------------------------------------------------------------------------------------------------- */
 
-static int64_t sleep_budget(rg_group_t *g, uint64_t now, uint64_t until)
-{
+static int64_t sleep_budget(rg_group_t *g, uint64_t now, uint64_t until) {
     uint64_t at = until, core = rg_member_deadline(g->core), ops = rg_ops_next_deadline(g);
-    if (core < at)
-        at = core;
-    if (ops < at)
-        at = ops;
-    if (g->control.fd < 0 && g->control.retry_at_ns && g->control.retry_at_ns < at)
-        at = g->control.retry_at_ns;
+    if (core < at) at = core;
+    if (ops < at) at = ops;
+    if (g->control.fd < 0 && g->control.retry_at_ns && g->control.retry_at_ns < at) at = g->control.retry_at_ns;
     return at <= now ? 0 : at - now > 1000000000u ? 1000000000 : (int64_t)(at - now);
 }
 
 /* Sleeps without the lock until there is work or `until`. The caller drives. */
-static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until)
-{
+static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until) {
     int64_t ns = sleep_budget(g, now, until);
-    if (ns <= 0 || !g->tp_ops->arm(g->tp, &ns) || ns <= 0)
-        return;
+    if (ns <= 0 || !g->tp_ops->arm(g->tp, &ns) || ns <= 0) return;
     if (g->control.fd >= 0) {
         struct epoll_event e = { .events = (uint32_t)rg_control_fd_events(&g->control), .data.u32 = 1 };
         epoll_ctl(g->epfd, EPOLL_CTL_MOD, g->control.fd, &e);
@@ -138,8 +115,7 @@ static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until)
     g->last_control_ns = 0; /* whatever it was, look at everything */
 }
 
-static void let_others_in(rg_group_t *g)
-{
+static void let_others_in(rg_group_t *g) {
     while (atomic_load(&g->lock_waiters)) {
         rg_unlock(g);
         sched_yield();
@@ -147,39 +123,31 @@ static void let_others_in(rg_group_t *g)
     }
 }
 
-static uint64_t spin_budget_ns(const rg_group_t *g)
-{
-    if (g->driver == RG_DRIVER_THREAD && !g->async_work)
-        return 0; /* nobody waits for an operation */
-    if (g->spin_us)
-        return (uint64_t)g->spin_us * 1000u;
+static uint64_t spin_budget_ns(const rg_group_t *g) {
+    if (g->driver == RG_DRIVER_THREAD && !g->async_work) return 0; /* nobody waits for an operation */
+    if (g->spin_us) return (uint64_t)g->spin_us * 1000u;
     return g->host_procs > g->cores ? 300000u : 100000u;
 }
 
-static void wait_for_driver(rg_group_t *g, uint64_t until)
-{
+static void wait_for_driver(rg_group_t *g, uint64_t until) {
     struct timespec ts = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
-    if (until > (uint64_t)INT64_MAX)
-        ts = (struct timespec){ INT32_MAX, 0 };
+    if (until > (uint64_t)INT64_MAX) ts = (struct timespec){ INT32_MAX, 0 };
     g->cond_waiters++;
     pthread_cond_timedwait(&g->cond, &g->lock, &ts);
     g->cond_waiters--;
 }
 
-static void take_over(rg_group_t *g, enum rg_driver who)
-{
+static void take_over(rg_group_t *g, enum rg_driver who) {
     g->driver = who;
     g->driver_ticket++;
 }
 
 /* Polls, then sleeps, until finished(arg), somebody takes over, or the deadline. */
-static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadline_ns)
-{
+static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadline_ns) {
     uint64_t ticket = g->driver_ticket, now = rg_os_now_ns(), idle_since = now;
     while (g->driver_ticket == ticket && g->phase != RG_PHASE_OVER && !finished(arg) && now < deadline_ns) {
         int any = rg_progress(g, now);
-        if (finished(arg))
-            break;
+        if (finished(arg)) break;
         now = rg_os_now_ns();
         if (any) {
             idle_since = now;
@@ -200,8 +168,7 @@ static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t de
     g->last_drive_ns = now;
 }
 
-void rg_drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadline_ns)
-{
+void rg_drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadline_ns) {
     while (g->phase != RG_PHASE_OVER && !finished(arg) && rg_os_now_ns() < deadline_ns) {
         if (g->driver == RG_DRIVER_CALLER) {
             wait_for_driver(g, deadline_ns);
@@ -210,22 +177,16 @@ void rg_drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadli
         take_over(g, RG_DRIVER_CALLER);
         drive(g, finished, arg, deadline_ns);
         take_over(g, RG_DRIVER_NONE);
-        if (g->cond_waiters)
-            pthread_cond_broadcast(&g->cond);
-        else if (g->async_work)
-            rg_wake_thread(g);
+        if (g->cond_waiters) pthread_cond_broadcast(&g->cond);
+        else if (g->async_work) rg_wake_thread(g);
     }
 }
 
 /* ---- The group's own thread ------------------------------------------------------------------------------------------- */
 
-static int thread_finished(void *arg)
-{
-    return ((rg_group_t *)arg)->stop;
-}
+static int thread_finished(void *arg) { return ((rg_group_t *)arg)->stop; }
 
-static void thread_stay_away(rg_group_t *g)
-{
+static void thread_stay_away(rg_group_t *g) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     ts.tv_nsec += THREAD_STAYS_AWAY_NS;
@@ -236,8 +197,7 @@ static void thread_stay_away(rg_group_t *g)
     pthread_cond_timedwait(&g->thread_cond, &g->lock, &ts);
 }
 
-void *rg_progress_thread(void *arg)
-{
+void *rg_progress_thread(void *arg) {
     rg_group_t *g = arg;
     pthread_mutex_lock(&g->lock);
     while (!g->stop && g->phase != RG_PHASE_OVER) {

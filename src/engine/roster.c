@@ -5,53 +5,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint32_t rg_link_of(const rg_group_t *g, uint64_t id)
-{
+uint32_t rg_link_of(const rg_group_t *g, uint64_t id) {
     for (uint32_t i = 0; i < g->n_links; i++)
-        if (g->links[i].id == id)
-            return i;
+        if (g->links[i].id == id) return i;
     return UINT32_MAX;
 }
 
-void rg_roster_put(rg_roster_t *r)
-{
-    if (!r || --r->refs)
-        return;
+void rg_roster_put(rg_roster_t *r) {
+    if (!r || --r->refs) return;
     free(r->ids);
     free(r->links);
     free(r);
 }
 
 /* The cost model comes from what the view says about the participants, so it is equal on all of them. */
-static void roster_model(const rg_group_t *g, rg_roster_t *r)
-{
+static void roster_model(const rg_group_t *g, rg_roster_t *r) {
     const rg_core_view_t *v = rg_member_view(g->core);
     uint64_t host = 0;
     uint32_t cores = UINT32_MAX, at = 0;
     int one_host = 1;
     for (uint32_t i = 0; i < v->n && at < r->n; i++) {
-        if (v->members[i].id != r->ids[at])
-            continue;
-        if (at == 0)
-            host = v->members[i].host;
+        if (v->members[i].id != r->ids[at]) continue;
+        if (at == 0) host = v->members[i].host;
         one_host &= v->members[i].host == host;
-        if (v->members[i].cores && v->members[i].cores < cores)
-            cores = v->members[i].cores;
+        if (v->members[i].cores && v->members[i].cores < cores) cores = v->members[i].cores;
         at++;
     }
-    if (cores == UINT32_MAX)
-        cores = 1;
+    if (cores == UINT32_MAX) cores = 1;
     rg_cost_model(&r->model, r->n, cores, one_host);
     r->model_key = (uint64_t)cores << 1 | (uint64_t)one_host;
 }
 
-static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen)
-{
+static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen) {
     const rg_core_view_t *v = rg_member_view(g->core);
     uint32_t n = rg_member_participants(g->core, gen, NULL, 0);
     rg_roster_t *r = calloc(1, sizeof *r);
-    if (!r)
-        return NULL;
+    if (!r) return NULL;
     r->refs = 1;
     r->n = n;
     r->gen = gen;
@@ -65,23 +54,20 @@ static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen)
     rg_member_participants(g->core, gen, r->ids, n);
     for (uint32_t i = 0; i < n; i++) {
         r->links[i] = rg_link_of(g, r->ids[i]);
-        if (r->ids[i] == g->self_id)
-            r->rank = i;
+        if (r->ids[i] == g->self_id) r->rank = i;
     }
     roster_model(g, r);
     return r;
 }
 
 /* A counted reference; NULL when memory is out. */
-rg_roster_t *rg_roster_for(rg_group_t *g, uint64_t gen)
-{
+rg_roster_t *rg_roster_for(rg_group_t *g, uint64_t gen) {
     if (g->roster && g->roster->gen == gen) {
         g->roster->refs++;
         return g->roster;
     }
     rg_roster_t *r = roster_make(g, gen);
-    if (!r)
-        return NULL;
+    if (!r) return NULL;
     if (gen == g->gen) {
         rg_roster_put(g->roster);
         g->roster = r;
@@ -91,8 +77,7 @@ rg_roster_t *rg_roster_for(rg_group_t *g, uint64_t gen)
 }
 
 /* Called when a view was activated: old rosters stay with the operations that run on them. */
-rg_status_t rg_roster_view_changed(rg_group_t *g)
-{
+rg_status_t rg_roster_view_changed(rg_group_t *g) {
     const rg_core_view_t *v = rg_member_view(g->core);
     rg_roster_put(g->roster);
     g->roster = NULL;
@@ -102,8 +87,7 @@ rg_status_t rg_roster_view_changed(rg_group_t *g)
             slot = &g->past[i];
             break;
         }
-        if (g->past[i].data_epoch < slot->data_epoch)
-            slot = &g->past[i];
+        if (g->past[i].data_epoch < slot->data_epoch) slot = &g->past[i];
     }
     uint64_t *ids = malloc((v->n + 1) * sizeof *ids), *gens = malloc((v->n + 1) * sizeof *gens);
     if (!ids || !gens) {
@@ -122,16 +106,13 @@ rg_status_t rg_roster_view_changed(rg_group_t *g)
 }
 
 /* Participants of generation gen in the view of a past data epoch; 0 when it is too long ago. */
-uint32_t rg_roster_past(const rg_group_t *g, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap)
-{
+uint32_t rg_roster_past(const rg_group_t *g, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap) {
     for (int i = 0; i < RG_PAST; i++) {
-        if (g->past[i].data_epoch != data_epoch || !g->past[i].ids)
-            continue;
+        if (g->past[i].data_epoch != data_epoch || !g->past[i].ids) continue;
         uint32_t n = 0;
         for (uint32_t k = 0; k < g->past[i].n; k++)
             if (g->past[i].first_gens[k] <= gen) {
-                if (n < cap)
-                    ids[n] = g->past[i].ids[k];
+                if (n < cap) ids[n] = g->past[i].ids[k];
                 n++;
             }
         return n;
@@ -139,8 +120,7 @@ uint32_t rg_roster_past(const rg_group_t *g, uint64_t data_epoch, uint64_t gen, 
     return 0;
 }
 
-void rg_rosters_free(rg_group_t *g)
-{
+void rg_rosters_free(rg_group_t *g) {
     rg_roster_put(g->roster);
     g->roster = NULL;
     for (int i = 0; i < RG_PAST; i++) {
