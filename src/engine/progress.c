@@ -89,8 +89,10 @@ static int64_t sleep_budget(rg_group_t *g, uint64_t now, uint64_t until) {
     return at <= now ? 0 : at - now > 1000000000u ? 1000000000 : (int64_t)(at - now);
 }
 
-/* Sleeps without the lock until there is work or `until`. The caller drives. */
+/* Sleeps without the lock until there is work or `until`. The caller drives, but perhaps no longer when it wakes up:
+ * then a wake-up was meant for whoever drives now and sleeps on the same descriptors, and must stay to be seen there. */
 static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until) {
+    uint64_t ticket = g->driver_ticket;
     int64_t ns = sleep_budget(g, now, until);
     if (ns <= 0 || !g->tp_ops->arm(g->tp, &ns) || ns <= 0) return;
     if (g->control.fd >= 0) {
@@ -106,7 +108,7 @@ static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until) {
         n = epoll_wait(g->epfd, ev, 4, (int)((ns + 999999) / 1000000));
     rg_lock(g);
     g->sleeping--;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && g->driver_ticket == ticket; i++)
         if (ev[i].data.u32 == 2) {
             uint64_t count;
             ssize_t got = read(g->wakefd, &count, sizeof count);
