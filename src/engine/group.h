@@ -169,6 +169,7 @@ struct rg_group {
     pthread_cond_t cond;        /* an operation ended, the driver left, or the group ended */
     pthread_cond_t thread_cond; /* for the progress thread */
     atomic_uint lock_waiters;   /* threads that want the lock: whoever drives lets them in */
+    uint32_t let_in;            /* those who waited for the lock and got it */
     uint32_t cond_waiters;
     enum rg_driver driver;
     uint64_t driver_ticket; /* changes when somebody takes over */

@@ -20,6 +20,7 @@ void rg_lock(rg_group_t *g) {
     atomic_fetch_add(&g->lock_waiters, 1);
     pthread_mutex_lock(&g->lock);
     atomic_fetch_sub(&g->lock_waiters, 1);
+    g->let_in++;
 }
 
 void rg_unlock(rg_group_t *g) { pthread_mutex_unlock(&g->lock); }
@@ -117,8 +118,11 @@ static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until) {
     g->last_control_ns = 0; /* whatever it was, look at everything */
 }
 
+/* Until one of those who wait has had its turn, and no longer: somebody who asks without end (rg_test() in a loop)
+ * would otherwise keep the driver from ever driving. */
 static void let_others_in(rg_group_t *g) {
-    while (atomic_load(&g->lock_waiters)) {
+    uint32_t seen = g->let_in;
+    while (g->let_in == seen && atomic_load(&g->lock_waiters)) {
         rg_unlock(g);
         sched_yield();
         pthread_mutex_lock(&g->lock);
