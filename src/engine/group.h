@@ -207,9 +207,8 @@ struct rg_group {
     uint32_t variant;  /* hash of settings that must be equal on all members */
     rg_tagseq_t *tags;
     uint32_t n_tags, cap_tags; /* open addressing, cap a power of two */
-    int boundary_passed;       /* set by BOUNDARY action */
-    uint64_t boundary_gen;
-    int waiting_boundary;
+    uint64_t boundary_gen;     /* that the core has let us into; above gen: not yet taken note of */
+    int in_boundary;           /* a thread is in rg_group_boundary() */
     uint64_t *seen_ids;
     uint32_t n_seen; /* participants at the last boundary */
     char waiting_text[RG_CORE_TEXT_MAX];

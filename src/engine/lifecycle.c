@@ -259,7 +259,10 @@ void rg_group_free(rg_group_t *g) {
 
 /* ---- Boundaries --------------------------------------------------------------------------------------------------------- */
 
-static int boundary_passed(void *arg) { return ((rg_group_t *)arg)->boundary_passed; }
+static int boundary_passed(void *arg) {
+    const rg_group_t *g = arg;
+    return g->boundary_gen > g->gen;
+}
 
 static uint32_t count_missing(const uint64_t *of, uint32_t n, const uint64_t *in, uint32_t m) {
     uint32_t missing = 0;
@@ -271,20 +274,34 @@ static uint32_t count_missing(const uint64_t *of, uint32_t n, const uint64_t *in
     return missing;
 }
 
+/* Waits until the next generation may begin. One that an earlier call gave up waiting for may have passed meanwhile:
+ * then there is nothing left to ask for. */
+static rg_status_t boundary_wait(rg_group_t *g, uint64_t start) {
+    rg_status_t st = RG_OK;
+    if (!boundary_passed(g)) {
+        rg_member_event_t ev = { .type = RG_MEV_BOUNDARY, .now_ns = start, .gen = g->gen + 1 };
+        st = rg_core_event(g, &ev);
+        if (g->driver == RG_DRIVER_CALLER) rg_wake(g); /* it may sleep on what was wanted before */
+        if (st == RG_OK) rg_drive(g, boundary_passed, g, start + (uint64_t)g->cfg.op_timeout_ms * 1000000u);
+    }
+    if (g->phase != RG_PHASE_MEMBER) return g->over;
+    if (st == RG_OK && boundary_passed(g)) return RG_OK;
+    rg_group_set_errmsg(g, "boundary %llu: the group has not agreed on its newcomers within %u ms; call it again",
+                        (unsigned long long)(g->gen + 1), g->cfg.op_timeout_ms);
+    return st != RG_OK ? st : RG_ERR_TIMEOUT;
+}
+
 rg_status_t rg_group_pass_boundary(rg_group_t *g, rg_change_t *c) {
     if (g->phase != RG_PHASE_MEMBER) return g->over ? g->over : RG_ERR_CLOSED;
-    uint64_t start = rg_os_now_ns();
-    g->boundary_passed = 0;
-    rg_member_event_t ev = { .type = RG_MEV_BOUNDARY, .now_ns = start, .gen = g->gen + 1 };
-    rg_status_t st = rg_core_event(g, &ev);
-    if (st == RG_OK && !g->boundary_passed)
-        rg_drive(g, boundary_passed, g, start + (uint64_t)g->cfg.op_timeout_ms * 1000000u);
-    if (g->phase != RG_PHASE_MEMBER) return g->over;
-    if (st != RG_OK || !g->boundary_passed) {
-        rg_group_set_errmsg(g, "boundary %llu: the group has not agreed on its newcomers within %u ms",
-                            (unsigned long long)(g->gen + 1), g->cfg.op_timeout_ms);
-        return st != RG_OK ? st : RG_ERR_TIMEOUT;
+    if (g->in_boundary) {
+        rg_group_set_errmsg(g, "two threads called rg_group_boundary at once; each boundary is passed by one call");
+        return RG_ERR_INVALID;
     }
+    uint64_t start = rg_os_now_ns();
+    g->in_boundary = 1;
+    rg_status_t st = boundary_wait(g, start);
+    g->in_boundary = 0;
+    if (st != RG_OK) return st;
     g->gen = g->boundary_gen;
     g->next_seq = 0;
     if (g->n_tags) memset(g->tags, 0, g->cap_tags * sizeof *g->tags);

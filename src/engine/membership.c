@@ -147,8 +147,8 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a) {
     case RG_MACT_FENCE: act_fence(g); break;
     case RG_MACT_VIEW: act_view(g); break;
     case RG_MACT_BOUNDARY:
-        g->boundary_passed = 1;
         g->boundary_gen = a->gen;
+        if (g->cond_waiters) pthread_cond_broadcast(&g->cond); /* its caller waits there when another thread drives */
         break;
     case RG_MACT_NOTE: g->tp_ops->note(g->tp, RG_TP_ALL_LINKS, a->note, (int)a->flush); break;
     case RG_MACT_CONTROL:
