@@ -161,6 +161,10 @@ rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op) {
     uint32_t tag = (uint32_t)op->key.op; /* api.c leaves the tag here */
     uint32_t *seq = seq_counter(g, tag);
     if (!seq) return RG_ERR_NOMEM;
+    if (*seq == UINT32_MAX) {
+        rg_group_set_errmsg(g, "all numbers of operations are used up; call rg_group_boundary now and then");
+        return RG_ERR_RESOURCE;
+    }
     op->key.gen = g->gen;
     op->key.op = (uint64_t)tag << 32 | *seq;
     op->sig.root = 0;
@@ -171,14 +175,16 @@ rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op) {
     ++*seq;
     rg_member_event_t ev = { .type = RG_MEV_OP_START, .now_ns = op->res.start_ns, .key = op->key, .sig = op->sig };
     st = rg_core_event(g, &ev);
-    if (st == RG_ERR_RESOURCE) { /* the event was not taken: as if the call had not been made */
+    if (st == RG_OK || op->state == RG_OPS_FINISHED) return RG_OK; /* when the group ended the operation says why */
+    /* The event was not taken: as if the call had not been made. */
+    if (st == RG_ERR_RESOURCE)
         rg_group_set_errmsg(g, "%u operations are in flight; wait for some of them", RG_CORE_MAX_OPS);
-        --*seq;
-        op_unlink(g, op);
-        op->state = RG_OPS_FINISHED;
-    } else {
-        st = RG_OK;
-    }
+    else
+        rg_group_set_errmsg(g, "boundary %llu has passed; take note of it with rg_group_boundary before you go on",
+                            (unsigned long long)g->boundary_gen);
+    --*seq;
+    op_unlink(g, op);
+    op->state = RG_OPS_FINISHED;
     return st;
 }
 
