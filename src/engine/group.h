@@ -184,6 +184,7 @@ struct rg_group {
     char *cfg_strings;
     rg_log_t log;
     enum rg_phase phase;
+    int leaving;      /* rg_group_leave() was called: nothing is started any more */
     rg_status_t over; /* why, when phase is OVER */
     char errmsg[RG_CORE_TEXT_MAX + 128];
 
@@ -292,6 +293,7 @@ void rg_op_destroy(rg_request_t *op); /* frees the object and what it holds */
 /* membership.c: the core and its actions */
 rg_status_t rg_core_event(rg_group_t *g, rg_member_event_t *ev);
 void rg_group_over(rg_group_t *g, rg_status_t status, const char *text);
+void rg_data_fence(rg_group_t *g);
 void rg_group_set_errmsg(rg_group_t *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* progress.c */

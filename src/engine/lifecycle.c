@@ -207,21 +207,26 @@ static int drained(void *arg) {
     return g->phase != RG_PHASE_MEMBER || rg_member_drained(g->core);
 }
 
+static void leave_in_order(rg_group_t *g) {
+    g->leaving = 1;
+    if (g->open_ops) rg_data_fence(g); /* their callers get their buffers back, while this call goes on for a while */
+    rg_ops_finish_all(g, RG_ERR_CLOSED, "the group was left");
+    rg_wake(g); /* who drives may have waited for one of them */
+    rg_drive(g, drained, g, rg_os_now_ns() + (uint64_t)g->cfg.op_timeout_ms * 1000000u);
+    if (g->phase != RG_PHASE_MEMBER) return;
+    rg_member_event_t ev = { .type = RG_MEV_LEAVE };
+    rg_core_event(g, &ev);
+    /* Ends when the group is over. */
+    rg_drive(g, never, g, rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 1000000u);
+}
+
 rg_status_t rg_group_close(rg_group_t *g) {
     rg_lock(g);
-    rg_status_t st = g->phase == RG_PHASE_MEMBER ? RG_OK : g->over;
+    rg_status_t st = g->leaving ? RG_ERR_CLOSED : g->phase == RG_PHASE_MEMBER ? RG_OK : g->over;
     if (st == RG_OK) {
-        uint64_t now = rg_os_now_ns();
-        rg_ops_finish_all(g, RG_ERR_CLOSED, "the group was left");
-        rg_drive(g, drained, g, now + (uint64_t)g->cfg.op_timeout_ms * 1000000u);
+        leave_in_order(g);
+        rg_group_over(g, RG_ERR_CLOSED, "the group was left");
     }
-    if (st == RG_OK && g->phase == RG_PHASE_MEMBER) {
-        rg_member_event_t ev = { .type = RG_MEV_LEAVE };
-        rg_core_event(g, &ev);
-        rg_drive(g, never, g,
-                 rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 1000000u); /* ends when the group is over */
-    }
-    rg_group_over(g, RG_ERR_CLOSED, "the group was left");
     rg_unlock(g);
     return st;
 }

@@ -22,12 +22,13 @@ void rg_group_over(rg_group_t *g, rg_status_t status, const char *text) {
             rg_strerror(status), text);
     g->phase = RG_PHASE_OVER;
     g->over = status;
-    rg_ops_finish_all(g, status, text);
-    rg_group_set_errmsg(g, "%s", text);
+    /* First: what is still posted must not touch buffers that are restored and given back below. */
     for (uint32_t i = 0; i < g->n_links; i++)
         if (g->links[i].id) g->tp_ops->drop(g->tp, i);
     memset(g->links, 0, g->n_links * sizeof *g->links);
     g->n_links = 0;
+    rg_ops_finish_all(g, status, text);
+    rg_group_set_errmsg(g, "%s", text);
     rg_control_close(&g->control);
     pthread_cond_broadcast(&g->cond);
     rg_wake(g);
@@ -69,15 +70,20 @@ static void act_disconnect(rg_group_t *g, uint64_t id) {
     while (g->n_links && !g->links[g->n_links - 1].id) g->n_links--;
 }
 
+/* Nothing that is posted in the present data epoch, or arrives for it, touches a buffer any more. */
+void rg_data_fence(rg_group_t *g) {
+    const rg_core_view_t *v = rg_member_view(g->core);
+    if (v) g->tp_ops->fence(g->tp, v->data_epoch + 1);
+}
+
 static void act_fence(rg_group_t *g) {
     uint64_t now = rg_os_now_ns();
-    const rg_core_view_t *v = rg_member_view(g->core);
     if (!g->fenced_at_ns) g->fenced_at_ns = now;
     for (rg_request_t *op = g->open_ops; op; op = op->next) {
         rg_exec_stop(op);
         if (!op->frozen_at) op->frozen_at = now;
     }
-    if (v) g->tp_ops->fence(g->tp, v->data_epoch + 1);
+    rg_data_fence(g);
 }
 
 static void act_view(rg_group_t *g) {

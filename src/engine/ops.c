@@ -157,7 +157,7 @@ static rg_status_t op_root(rg_group_t *g, rg_request_t *op) {
 
 /* Numbers the operation and announces it. After RG_OK its outcome comes by and by (perhaps before this returns). */
 rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op) {
-    if (g->phase != RG_PHASE_MEMBER) return g->over ? g->over : RG_ERR_CLOSED;
+    if (g->phase != RG_PHASE_MEMBER || g->leaving) return g->over ? g->over : RG_ERR_CLOSED;
     uint32_t tag = (uint32_t)op->key.op; /* api.c leaves the tag here */
     uint32_t *seq = seq_counter(g, tag);
     if (!seq) return RG_ERR_NOMEM;
@@ -445,6 +445,7 @@ void rg_ops_finish_all(rg_group_t *g, rg_status_t status, const char *text) {
 void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
     if (t->type == RG_MACT_OP_RELEASE) {
         kept_release(g, t->key);
+        if (g->leaving && g->cond_waiters) pthread_cond_broadcast(&g->cond); /* rg_group_leave() waits for the last */
         return;
     }
     if (t->type == RG_MACT_OP_SERVE) {
@@ -470,6 +471,10 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
         break;
     case RG_MACT_OP_COMMIT: op_commit(op, t->computed, (int)t->keep); break;
     default: /* ABORT */
+        /* Without a fence before it: the coordinator is lost and the operation ends here alone. The caller gets its
+         * buffers back, so what is posted on them must end, and nobody may be sent what the caller writes there next.
+         * Others of this data epoch stall with it, until the view change that the core asks for. */
+        if (op->executing || op->state == RG_OPS_FETCHING) rg_data_fence(g);
         rg_exec_stop(op);
         rg_exec_restore(op);
         rg_op_finish(op, t->status, t->peer, t->text);
