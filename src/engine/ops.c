@@ -459,7 +459,10 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
         op->frozen_at = 0;
     }
     switch (t->type) {
-    case RG_MACT_OP_RUN: op_run(op); break;
+    case RG_MACT_OP_RUN:
+        if (op->sig.root) op->sig.root = t->peer; /* called behind a fence: the same rank of the new view is meant */
+        op_run(op);
+        break;
     case RG_MACT_OP_RESTART:
         rg_exec_restore(op);
         op->res.retries++;
