@@ -17,7 +17,12 @@ static uint8_t *span_ptr(const rg_request_t *op, rg_span_t sp) {
 /* Before the first write of a final value over an input, what it covers goes into the undo log (promise 2). Every
  * element of OUT is written once (rule A2), so nothing is saved twice. */
 static int exec_save(rg_request_t *op, rg_span_t dst) {
-    if (!op->undo || dst.buf != RG_BUF_OUT || !dst.len) return 1;
+    if (dst.buf != RG_BUF_OUT || !dst.len) return 1;
+    if (!op->undo) {
+        /* Only where undo is off; a group of one never starts again. */
+        op->spoiled |= op->sig.kind == RG_KIND_ALL_REDUCE && op->sig.rule_l && op->user_in == op->user_out;
+        return 1;
+    }
     if (op->n_saved == op->cap_saved) {
         uint32_t cap = op->cap_saved ? op->cap_saved * 2 : 64;
         rg_saved_t *grown = realloc(op->saved, cap * sizeof *grown);

@@ -111,6 +111,7 @@ struct rg_request {
     rg_op_state_t state;
     uint32_t slot, uid; /* index in g->ops; uid changes with every run, so that late completions do not match */
     int blocking;       /* the caller's frame owns it */
+    int spoiled;        /* the input is overwritten and cannot be restored: undo is off */
     int failing;        /* OP_FAIL was told */
     int taken;          /* in use: not on the free list */
     int executing;      /* the schedule may issue steps (not stopped by a fence) */

@@ -76,7 +76,7 @@ rg_request_t *rg_op_alloc(rg_group_t *g) {
     }
     op->next_free = NULL;
     op->taken = 1;
-    op->blocking = op->failing = op->executing = 0;
+    op->blocking = op->failing = op->executing = op->spoiled = 0;
     op->user_in = NULL;
     op->user_out = NULL;
     op->n_saved = 0;
@@ -466,7 +466,14 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
     case RG_MACT_OP_RESTART:
         rg_exec_restore(op);
         op->res.retries++;
-        op_run(op);
+        if (op->spoiled) { /* to compute on would be to add results to results */
+            op_drop_run(op);
+            op->state = RG_OPS_RUNNING;
+            rg_op_fail(op, RG_ERR_PEER_LOST, 0,
+                       "a member was lost, and the input is overwritten because undo is off: it cannot be done again");
+        } else {
+            op_run(op);
+        }
         break;
     case RG_MACT_OP_FORWARD:
         rg_exec_restore(op);
