@@ -15,13 +15,15 @@ static const char *check_table(const rg_member_t *m) {
         if (own + marked > RG_ENT_MAX) return "member: the list of operations has a loop";
         if (e->prev != before) return "member: the list of operations is torn";
         if (e->state == RG_ENT_FREE) return "member: a free entry is listed";
-        if (rg_ent_find((rg_member_t *)m, e->key) != e) return "member: an operation cannot be found, or is there twice";
+        if (rg_ent_find((rg_member_t *)m, e->key) != e)
+            return "member: an operation cannot be found, or is there twice";
         if (e->state == RG_ENT_MARKED) marked++;
         else own++;
         wanted += e->wanted;
         open += e->open;
         delayed += e->state == RG_ENT_COMPLETE && !e->sig.rule_l;
-        if (e->state == RG_ENT_QUEUED && !m->fenced) return "member: an operation waits for an activation outside a fence";
+        if (e->state == RG_ENT_QUEUED && !m->fenced)
+            return "member: an operation waits for an activation outside a fence";
         if (e->state != RG_ENT_KEPT && e->keep) return "member: a copy is kept of what is not committed";
         if (e->state != RG_ENT_KEPT) continue;
         kept++;
@@ -34,7 +36,8 @@ static const char *check_table(const rg_member_t *m) {
     if (own != m->ents_own || marked != m->ents_marked) return "member: operations are miscounted";
     if (kept != m->kept || kept > RG_KEEP_MAX) return "member: copies are miscounted";
     if (delayed != m->delayed || wanted != m->wanted_count) return "member: waiting operations are miscounted";
-    if (delayed && kept < RG_KEEP_MAX && !m->fenced && !m->told) return "member: a commit waits although there is room for a copy";
+    if (delayed && kept < RG_KEEP_MAX && !m->fenced && !m->told)
+        return "member: a commit waits although there is room for a copy";
     const rg_ent_t *last = NULL;
     for (uint16_t i = m->ofirst; i; i = m->ent[i - 1].onext, open--) {
         const rg_ent_t *e = &m->ent[i - 1];
@@ -76,14 +79,16 @@ const char *rg_member_check(const rg_member_t *m) {
 static const char *check_seat(const rg_coord_t *c, const rg_seat_t *s) {
     if (s->state == RG_SEAT_FREE) return "coordinator: a free seat is on the roster";
     if (rg_seat_by_id(c, s->m.id) != s) return "coordinator: a seat cannot be found by id";
-    if (s->conn && rg_idmap_get(&c->by_conn, s->conn) != (int64_t)(s - c->seats)) return "coordinator: a seat cannot be found by connection";
+    if (s->conn && rg_idmap_get(&c->by_conn, s->conn) != (int64_t)(s - c->seats))
+        return "coordinator: a seat cannot be found by connection";
     if (s->state == RG_SEAT_CANDIDATE) {
         if (!s->conn) return "coordinator: a candidate without a connection";
         if (s->suspect || s->reported) return "coordinator: a candidate takes part in a round";
         if (s->batch && c->growth == RG_GROW_NONE) return "coordinator: a batch outside growth";
         return NULL;
     }
-    if (!c->have_view || s->rank >= c->n || &c->seats[c->rank_seat[s->rank]] != s) return "coordinator: a member has no rank";
+    if (!c->have_view || s->rank >= c->n || &c->seats[c->rank_seat[s->rank]] != s)
+        return "coordinator: a member has no rank";
     if (s->batch) return "coordinator: a member is in a batch";
     if (s->suspect && c->round == RG_ROUND_NONE) return "coordinator: a suspicion without a round";
     if (!s->suspect && !s->conn) return "coordinator: a member without a connection is not suspected";
@@ -115,7 +120,8 @@ const char *rg_coord_check(const rg_coord_t *c) {
         if (s->m.first_gen < last_gen) return "coordinator: newcomers are not last";
         last_gen = s->m.first_gen;
     }
-    if (c->round != RG_ROUND_NONE && (!c->have_view || c->growth != RG_GROW_NONE)) return "coordinator: growth during a round";
+    if (c->round != RG_ROUND_NONE && (!c->have_view || c->growth != RG_GROW_NONE))
+        return "coordinator: growth during a round";
     if (c->growth == RG_GROW_PREPARE && !c->have_view) return "coordinator: promises are asked without a view";
     if (c->n_requests && c->round == RG_ROUND_NONE) return "coordinator: requests without a round";
     if (c->reports_len > c->reports_cap) return "coordinator: more reports than there is room for";

@@ -22,7 +22,7 @@ static size_t layout_take(rg_coord_layout_t *l, size_t bytes) {
 }
 
 static rg_coord_layout_t coord_layout(uint32_t max) {
-    rg_coord_layout_t l = {0};
+    rg_coord_layout_t l = { 0 };
     l.total = (sizeof(rg_coord_t) + 15) & ~(size_t)15;
     l.cells = rg_idmap_cells(max);
     l.acts_n = 16 * max + 256;
@@ -70,7 +70,7 @@ rg_status_t rg_coord_init(rg_coord_t *c, const rg_coord_params_t *p) {
     c->activate_cap = l.activate_n;
     c->out = base + l.out;
     c->out_cap = l.out_n;
-    c->term = (rg_term_t){1, p->id};
+    c->term = (rg_term_t){ 1, p->id };
     c->scan_at = c->retransmit_at = c->complaint_at = c->flush_at = c->grow_at = c->vacant_at = NEVER;
     return RG_OK;
 }
@@ -78,13 +78,13 @@ rg_status_t rg_coord_init(rg_coord_t *c, const rg_coord_params_t *p) {
 /* ---- Actions --------------------------------------------------------------------------------------------------- */
 
 rg_w_t rg_coord_begin(rg_coord_t *c) {
-    rg_w_t w = {c->out + c->out_len, 0, c->out_cap - c->out_len, 0};
+    rg_w_t w = { c->out + c->out_len, 0, c->out_cap - c->out_len, 0 };
     if (w.cap > RG_CORE_MAX_MESSAGE) w.cap = RG_CORE_MAX_MESSAGE;
     return w;
 }
 
 rg_sent_t rg_coord_end(rg_coord_t *c, const rg_w_t *w) {
-    rg_sent_t s = {(uint32_t)c->out_len, (uint32_t)w->len};
+    rg_sent_t s = { (uint32_t)c->out_len, (uint32_t)w->len };
     if (w->bad) {
         c->broken = 1;
         s.len = 0;
@@ -98,7 +98,7 @@ static void coord_act(rg_coord_t *c, rg_cact_t type, uint64_t conn, rg_sent_t s)
         c->broken = 1;
         return;
     }
-    c->acts[c->act_n++] = (rg_cact_rec_t){(uint8_t)type, conn, s.off, s.len};
+    c->acts[c->act_n++] = (rg_cact_rec_t){ (uint8_t)type, conn, s.off, s.len };
 }
 
 void rg_coord_send(rg_coord_t *c, uint64_t conn, rg_sent_t msg) {
@@ -106,7 +106,7 @@ void rg_coord_send(rg_coord_t *c, uint64_t conn, rg_sent_t msg) {
 }
 
 void rg_coord_close(rg_coord_t *c, uint64_t conn) {
-    if (conn) coord_act(c, RG_CACT_CLOSE, conn, (rg_sent_t){0, 0});
+    if (conn) coord_act(c, RG_CACT_CLOSE, conn, (rg_sent_t){ 0, 0 });
 }
 
 void rg_coord_log(rg_coord_t *c, const char *text) {
@@ -184,7 +184,7 @@ void rg_seat_name(rg_text_t *t, const rg_seat_t *s) {
 
 /* "group default: view 3 (recovery): 3 members, <change>" */
 void rg_coord_log_view(rg_coord_t *c, const char *change) {
-    static const char *const kinds[] = {"first", "recovery", "join"};
+    static const char *const kinds[] = { "first", "recovery", "join" };
     char line[1024];
     rg_text_t t = rg_text_begin(line, sizeof line);
     rg_text_str(&t, "group ");
@@ -281,7 +281,8 @@ static void garbage(rg_coord_t *c, uint64_t conn) {
     rg_seat_t *s = &c->seats[slot];
     rg_idmap_del(&c->by_conn, conn);
     s->conn = 0;
-    if (s->state == RG_SEAT_CANDIDATE) rg_coord_drop_candidate(c, s, RG_ERR_PROTOCOL, "sent a message that cannot be read");
+    if (s->state == RG_SEAT_CANDIDATE)
+        rg_coord_drop_candidate(c, s, RG_ERR_PROTOCOL, "sent a message that cannot be read");
     else rg_coord_suspect(c, s, RG_SUSPECT_FIRM, RG_ERR_PROTOCOL, "sent a message that cannot be read");
 }
 
@@ -298,7 +299,7 @@ static void on_nack(rg_coord_t *c, rg_r_t *r) {
 }
 
 static void on_message(rg_coord_t *c, const rg_coord_event_t *ev) {
-    rg_r_t r = {ev->bytes, ev->len, 0, 0};
+    rg_r_t r = { ev->bytes, ev->len, 0, 0 };
     uint16_t version;
     uint32_t type = rg_r_header(&r, &version);
     int64_t slot = rg_idmap_get(&c->by_conn, ev->conn);
@@ -364,7 +365,7 @@ rg_status_t rg_coord_step(rg_coord_t *c, const rg_coord_event_t *ev) {
 
 uint64_t rg_coord_deadline(const rg_coord_t *c) {
     uint64_t d = c->scan_at;
-    const uint64_t all[] = {c->retransmit_at, c->complaint_at, c->flush_at, c->grow_at, c->vacant_at};
+    const uint64_t all[] = { c->retransmit_at, c->complaint_at, c->flush_at, c->grow_at, c->vacant_at };
     for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i] < d) d = all[i];
     return c->broken ? NEVER : d;

@@ -8,10 +8,10 @@
 #include "core/text.h"
 #include "core/wire.h"
 
-#define RG_REQUESTS_MAX 256u     /* operations that members want ended, in one round */
-#define RG_COMPLAINTS_MAX 1024u  /* broken links that are being looked at */
-#define RG_GONE_MAX 128u         /* departed candidates that the others have not been told of */
-#define RG_EXPELLED_MAX 256u     /* expelled members that are remembered with the reason */
+#define RG_REQUESTS_MAX 256u    /* operations that members want ended, in one round */
+#define RG_COMPLAINTS_MAX 1024u /* broken links that are being looked at */
+#define RG_GONE_MAX 128u        /* departed candidates that the others have not been told of */
+#define RG_EXPELLED_MAX 256u    /* expelled members that are remembered with the reason */
 #define RG_COORD_MISSING_MAX 64u
 #define RG_CAUSE_MAX 96u
 
@@ -59,12 +59,13 @@ typedef struct rg_expelled {
 /* What the reports say about one operation, summed over its participants in the new view. */
 typedef struct rg_tally {
     rg_op_key_t key;
-    rg_op_sig_t sig, other, kept_sig;    /* of the first participant that started it; of the first that differs; of a holder */
+    rg_op_sig_t sig, other,
+        kept_sig; /* of the first participant that started it; of the first that differs; of a holder */
     uint32_t n, not_started, running, complete, kept, done, aborted;
     uint32_t like_sig, like_other, sig_rank, other_rank, done_rank;
     uint64_t sig_id, other_id, done_id, computed, numbering, blame;
     int32_t status;
-    uint32_t map;                        /* offset of the two maps of FORWARD */
+    uint32_t map; /* offset of the two maps of FORWARD */
     uint8_t have_sig, mixed;
     char text[RG_CORE_TEXT_MAX];
 } rg_tally_t;
@@ -127,7 +128,9 @@ struct rg_coord {
 /* coord.c */
 rg_w_t rg_coord_begin(rg_coord_t *c);
 /* Ends a message; it can then be sent to any number of connections. */
-typedef struct rg_sent { uint32_t off, len; } rg_sent_t;
+typedef struct rg_sent {
+    uint32_t off, len;
+} rg_sent_t;
 rg_sent_t rg_coord_end(rg_coord_t *c, const rg_w_t *w);
 void rg_coord_send(rg_coord_t *c, uint64_t conn, rg_sent_t msg);
 void rg_coord_close(rg_coord_t *c, uint64_t conn);

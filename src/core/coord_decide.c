@@ -31,7 +31,7 @@ static rg_tally_t *tally_add(rg_coord_t *c, const rg_op_report_t *o) {
 }
 
 static rg_r_t report_open(const rg_coord_t *c, const rg_seat_t *s, rg_report_head_t *h) {
-    rg_r_t r = {c->reports + s->report_off, s->report_len, 0, 0};
+    rg_r_t r = { c->reports + s->report_off, s->report_len, 0, 0 };
     uint16_t version;
     rg_r_header(&r, &version);
     rg_r_report_head(&r, h);
@@ -156,7 +156,7 @@ int rg_coord_tally(rg_coord_t *c, uint32_t n, uint32_t *bad) {
 /* ---- Texts ----------------------------------------------------------------------------------------------------- */
 
 static void sig_words(const rg_coord_t *c, rg_text_t *t, const rg_op_sig_t *s, const rg_op_sig_t *beside) {
-    static const char *const kinds[] = {"all_reduce", "broadcast", "barrier"};
+    static const char *const kinds[] = { "all_reduce", "broadcast", "barrier" };
     rg_text_str(t, s->kind < RG_KIND_COUNT ? kinds[s->kind] : "unknown operation");
     if (s->kind != RG_KIND_BARRIER) {
         rg_text_str(t, " ");
@@ -173,7 +173,8 @@ static void sig_words(const rg_coord_t *c, rg_text_t *t, const rg_op_sig_t *s, c
         rg_text_str(t, root ? " root rank " : " root member ");
         rg_text_u64(t, root ? root->rank : s->root);
     }
-    if (s->on_fault != beside->on_fault) rg_text_str(t, s->on_fault == RG_RETURN ? " on_fault return" : " on_fault retry");
+    if (s->on_fault != beside->on_fault)
+        rg_text_str(t, s->on_fault == RG_RETURN ? " on_fault return" : " on_fault retry");
     if (s->rule_l != beside->rule_l) rg_text_str(t, s->rule_l ? " (large)" : " (small)");
     if (s->variant != beside->variant) {
         rg_text_str(t, " settings ");
@@ -209,7 +210,8 @@ static void abort_passed(const rg_tally_t *t, rg_decision_t *d, char *text) {
     rg_text_u64(&x, t->done_rank);
     rg_text_str(&x, " (member ");
     rg_text_u64(&x, t->done_id);
-    rg_text_str(&x, ") has gone past this operation, which others have not finished: all members must call the same ones");
+    rg_text_str(&x,
+                ") has gone past this operation, which others have not finished: all members must call the same ones");
     set_abort(d, RG_ERR_MISMATCH, t->done_id, text);
 }
 
@@ -279,7 +281,7 @@ static void decide_one(const rg_coord_t *c, const rg_tally_t *t, rg_decision_t *
         d->donor = d->have + c->map_len;
     } else if (t->running || t->complete) {
         if (t->done) abort_passed(t, d, text); /* D4 */
-        else restart_or_abort(c, t, d, text); /* D5 */
+        else restart_or_abort(c, t, d, text);  /* D5 */
     }
     /* D6: nobody has started it: marks of earlier decisions have lost their reason. */
 }

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #define NEVER UINT64_MAX
-#define FLUSH_NS 2000000u   /* in large groups news about candidates is collected for this long */
+#define FLUSH_NS 2000000u /* in large groups news about candidates is collected for this long */
 #define SMALL_GROUP 32u
-#define CHECK_NS 20000000u  /* a candidate that does not answer for this long is left out of the batch */
+#define CHECK_NS 20000000u /* a candidate that does not answer for this long is left out of the batch */
 
 /* ---- Admission (J1) -------------------------------------------------------------------------------------------- */
 
@@ -44,9 +44,11 @@ static int refuse_fixed(const rg_coord_t *c, const rg_msg_join_t *j, rg_text_t *
     int any;
     uint32_t n = fixed_size(c, &any);
     if (any && n != j->fixed_n) {
-        rg_text_str(t, n ? "the others wait for a group of exactly " : "the others do not choose their ranks; this process asked for a group of exactly ");
+        rg_text_str(t, n ? "the others wait for a group of exactly "
+                         : "the others do not choose their ranks; this process asked for a group of exactly ");
         rg_text_u64(t, n ? n : j->fixed_n);
-        rg_text_str(t, n ? " ranks: start all processes with the same number" : " ranks: start all processes in the same way");
+        rg_text_str(t, n ? " ranks: start all processes with the same number"
+                         : " ranks: start all processes in the same way");
         return 1;
     }
     if (j->fixed_n && (j->fixed_rank >= j->fixed_n || j->fixed_n > c->p.max_members)) {
@@ -261,7 +263,7 @@ static void send_waiting(rg_coord_t *c) {
 
 /* Seats that were told up to the same id get the same bytes, so a crowd of newcomers costs one message to write. */
 void rg_coord_flush_peers(rg_coord_t *c) {
-    uint64_t upto = c->next_id, have_told[4] = {0};
+    uint64_t upto = c->next_id, have_told[4] = { 0 };
     rg_sent_t have[4];
     uint32_t n_have = 0, next = 0;
     c->flush_at = NEVER;

@@ -12,8 +12,13 @@
 
 void rg_coord_write_view(rg_coord_t *c, rg_w_t *w) {
     rg_w_header(w, RG_MSG_ACTIVATE);
-    rg_view_head_t v = {.term = c->term, .epoch = c->epoch, .parent = c->parent, .data_epoch = c->data_epoch,
-                        .cut = c->cut, .kind = (uint8_t)c->kind, .n = c->n};
+    rg_view_head_t v = { .term = c->term,
+                         .epoch = c->epoch,
+                         .parent = c->parent,
+                         .data_epoch = c->data_epoch,
+                         .cut = c->cut,
+                         .kind = (uint8_t)c->kind,
+                         .n = c->n };
     rg_w_view_head(w, &v);
     for (uint32_t i = 0; i < c->n; i++) {
         rg_w_u64(w, c->seats[c->next_rank[i]].m.id);
@@ -65,7 +70,7 @@ void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t
         s->state = RG_SEAT_MEMBER;
         s->m.first_gen = cut;
         s->gen = cut;
-        s->watermark = rg_key_note((rg_op_key_t){cut, 0});
+        s->watermark = rg_key_note((rg_op_key_t){ cut, 0 });
         s->rank = i;
         if (i - old >= 3) continue;
         rg_text_str(&t, i == old ? "joined: " : ", ");
@@ -180,7 +185,7 @@ void rg_coord_suspect(rg_coord_t *c, rg_seat_t *s, rg_suspect_t how, rg_status_t
 
 /* Proves that a report can be read to its end, so that the decision need not look for errors. */
 static int report_whole(const uint8_t *bytes, size_t len, rg_report_head_t *h) {
-    rg_r_t r = {bytes, len, 0, 0};
+    rg_r_t r = { bytes, len, 0, 0 };
     uint16_t version;
     rg_op_report_t o;
     rg_r_header(&r, &version);
@@ -209,7 +214,8 @@ void rg_coord_on_report(rg_coord_t *c, rg_seat_t *s, const uint8_t *bytes, size_
     if (s->suspect == RG_SUSPECT_SILENT && s->conn) s->suspect = RG_SUSPECT_NO; /* C7: it lives */
     if (s->reported) return;
     if (len > c->reports_cap - c->reports_len) {
-        rg_coord_suspect(c, s, RG_SUSPECT_FIRM, RG_ERR_RESOURCE, "reported more open operations than the coordinator can hold");
+        rg_coord_suspect(c, s, RG_SUSPECT_FIRM, RG_ERR_RESOURCE,
+                         "reported more open operations than the coordinator can hold");
         return;
     }
     memcpy(c->reports + c->reports_len, bytes, len);
@@ -262,7 +268,8 @@ static void round_over(rg_coord_t *c) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < c->n_complaints; i++) {
         const rg_seat_t *a = rg_seat_by_id(c, c->complaints[i].a), *b = rg_seat_by_id(c, c->complaints[i].b);
-        if (a && b && a->state == RG_SEAT_MEMBER && b->state == RG_SEAT_MEMBER) c->complaints[kept++] = c->complaints[i];
+        if (a && b && a->state == RG_SEAT_MEMBER && b->state == RG_SEAT_MEMBER)
+            c->complaints[kept++] = c->complaints[i];
     }
     c->n_complaints = kept;
     if (kept) c->complaint_at = c->now;
@@ -386,7 +393,7 @@ void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
     if (x || c->n_complaints == RG_COMPLAINTS_MAX) return; /* members complain again after every view change */
     x = &c->complaints[c->n_complaints++];
     uint64_t grace = c->p.heartbeat_ns / 8 < GRACE_NS ? c->p.heartbeat_ns / 8 : GRACE_NS;
-    *x = (rg_complaint_t){.a = s->m.id, .b = peer, .due = c->now + grace};
+    *x = (rg_complaint_t){ .a = s->m.id, .b = peer, .due = c->now + grace };
     rg_text_copy(x->text, sizeof x->text, text);
     if (x->due < c->complaint_at) c->complaint_at = x->due;
 }

@@ -23,7 +23,7 @@ static size_t layout_take(rg_member_layout_t *l, size_t bytes) {
 }
 
 static rg_member_layout_t member_layout(uint32_t max) {
-    rg_member_layout_t l = {0};
+    rg_member_layout_t l = { 0 };
     l.total = (sizeof(rg_member_t) + 15) & ~(size_t)15;
     l.peers_cap = 2 * max + 16;
     l.cells_n = rg_idmap_cells(l.peers_cap);
@@ -81,7 +81,7 @@ rg_act_t *rg_member_act(rg_member_t *m, rg_mact_t type) {
 }
 
 rg_w_t rg_member_begin(rg_member_t *m) {
-    rg_w_t w = {m->out + m->out_len, 0, RG_OUT_BYTES - m->out_len, 0};
+    rg_w_t w = { m->out + m->out_len, 0, RG_OUT_BYTES - m->out_len, 0 };
     if (w.cap > RG_CORE_MAX_MESSAGE) w.cap = RG_CORE_MAX_MESSAGE;
     return w;
 }
@@ -210,7 +210,7 @@ static void control_up(rg_member_t *m) {
         rg_links_join(m);
         return;
     }
-    rg_msg_rebind_t b = {.id = m->id, .epoch = m->view.epoch};
+    rg_msg_rebind_t b = { .id = m->id, .epoch = m->view.epoch };
     memcpy(b.group, m->p.group, sizeof b.group);
     memcpy(b.nonce, m->nonce, sizeof b.nonce);
     rg_w_t w = rg_member_begin(m);
@@ -231,9 +231,12 @@ static void control_down(rg_member_t *m) {
 }
 
 static void send_heartbeat(rg_member_t *m) {
-    rg_msg_heartbeat_t h = {.epoch = m->have_view ? m->view.epoch : 0, .gen = m->gen, .watermark = m->noted,
-                            .bytes_sent = m->bytes_sent, .bytes_received = m->bytes_received,
-                            .operations = m->operations};
+    rg_msg_heartbeat_t h = { .epoch = m->have_view ? m->view.epoch : 0,
+                             .gen = m->gen,
+                             .watermark = m->noted,
+                             .bytes_sent = m->bytes_sent,
+                             .bytes_received = m->bytes_received,
+                             .operations = m->operations };
     rg_w_t w = rg_member_begin(m);
     rg_w_heartbeat(&w, &h);
     rg_member_send(m, &w);
@@ -343,7 +346,7 @@ static void on_waiting(rg_member_t *m, rg_r_t *r) {
 }
 
 static void on_message(rg_member_t *m, const rg_member_event_t *ev) {
-    rg_r_t r = {ev->bytes, ev->len, 0, 0};
+    rg_r_t r = { ev->bytes, ev->len, 0, 0 };
     uint16_t version;
     uint32_t type = rg_r_header(&r, &version);
     if (!type || (version != RG_WIRE_VERSION && type != RG_MSG_REFUSE)) return;

@@ -8,13 +8,13 @@
 #include "core/text.h"
 #include "core/wire.h"
 
-#define RG_ENT_MAX (RG_CORE_MAX_OPS + RG_DECISIONS_MAX)    /* own operations, and marks on ones not started here */
+#define RG_ENT_MAX (RG_CORE_MAX_OPS + RG_DECISIONS_MAX) /* own operations, and marks on ones not started here */
 #define RG_ENT_HASH 4096u
-#define RG_KEEP_MAX 64u    /* copies of small results */
-#define RG_FIN_MAX 256u    /* finished tagged keys that a report can name */
-#define RG_TEXTS 64u       /* error texts of marked and failing operations */
-#define RG_MISSING_MAX 64u /* links that a READY can name as missing */
-#define RG_FLUSH_EVERY 16u /* small operations between two forced watermarks */
+#define RG_KEEP_MAX 64u       /* copies of small results */
+#define RG_FIN_MAX 256u       /* finished tagged keys that a report can name */
+#define RG_TEXTS 64u          /* error texts of marked and failing operations */
+#define RG_MISSING_MAX 64u    /* links that a READY can name as missing */
+#define RG_FLUSH_EVERY 16u    /* small operations between two forced watermarks */
 #define RG_BOUNDARY_MEMORY 8u /* boundaries by which the next ones are foreseen */
 #define RG_OUT_BYTES (512u << 10)
 
@@ -26,7 +26,7 @@ typedef enum rg_ent_state {
     RG_ENT_FETCHING, /* R, and a finished result is on its way from a holder */
     RG_ENT_COMPLETE, /* C */
     RG_ENT_KEPT,     /* X with a copy */
-    RG_ENT_DEAD      /* B: ended here alone because the coordinator was lost; kept until a view change tells the others */
+    RG_ENT_DEAD /* B: ended here alone because the coordinator was lost; kept until a view change tells the others */
 } rg_ent_state_t;
 
 typedef struct rg_ent {
@@ -61,7 +61,7 @@ typedef struct rg_act {
 } rg_act_t;
 
 typedef enum rg_member_phase {
-    RG_PH_NEW = 0,  /* no connection yet, or JOIN not answered */
+    RG_PH_NEW = 0, /* no connection yet, or JOIN not answered */
     RG_PH_CANDIDATE,
     RG_PH_MEMBER,
     RG_PH_OVER /* refused, expelled or left */
@@ -86,18 +86,18 @@ struct rg_member {
     rg_core_view_t view;
     int have_view;
     uint32_t self_rank;
-    uint64_t *watermark;                  /* by rank; own entry unused */
-    uint64_t peer_min, ack_min;           /* lowest watermark of the others; of all, by the coordinator */
+    uint64_t *watermark;        /* by rank; own entry unused */
+    uint64_t peer_min, ack_min; /* lowest watermark of the others; of all, by the coordinator */
     uint32_t peer_min_count;
-    uint64_t cached_gen;                  /* number of participants of this generation, */
-    uint32_t cached_n;                    /* kept because every start and end asks for it */
+    uint64_t cached_gen; /* number of participants of this generation, */
+    uint32_t cached_n;   /* kept because every start and end asks for it */
 
     uint64_t gen, next0, report_gen, report_next0;
-    uint64_t wanted_gen;                  /* boundary that waits; 0: none */
+    uint64_t wanted_gen; /* boundary that waits; 0: none */
     int promise_on;
     uint64_t promise, boundary_ns, boundary_dt[RG_BOUNDARY_MEMORY];
     uint32_t boundaries;
-    uint64_t noted;                       /* last watermark given to NOTE */
+    uint64_t noted; /* last watermark given to NOTE */
     uint32_t small_since_flush;
     int unflushed, noted_once;
 
@@ -105,25 +105,25 @@ struct rg_member {
     uint16_t first, last, ofirst, olast;
     uint32_t kept, delayed, wanted_count;
     uint64_t kept_low;
-    uint16_t keep_slot[RG_KEEP_MAX];      /* index + 1 */
-    uint64_t serve;                       /* bit: the copy in this slot has receivers to be served */
+    uint16_t keep_slot[RG_KEEP_MAX]; /* index + 1 */
+    uint64_t serve;                  /* bit: the copy in this slot has receivers to be served */
     uint32_t serve_at;
     rg_op_key_t fin[RG_FIN_MAX];
     uint32_t fin_n, fin_at;
     uint32_t text_at;
     char texts[RG_TEXTS][RG_CORE_TEXT_MAX];
     rg_ent_t ent[RG_ENT_MAX];
-    uint16_t hash[RG_ENT_HASH];           /* index + 1 */
+    uint16_t hash[RG_ENT_HASH]; /* index + 1 */
 
-    int full_known;                       /* the first PEERS has come */
-    uint64_t upto;                        /* highest id that PEERS told of */
+    int full_known; /* the first PEERS has come */
+    uint64_t upto;  /* highest id that PEERS told of */
     int ready_dirty;
     uint64_t ready_last;
     uint32_t peers_cap, peers_high;
     rg_peer_t *peers;
     rg_idmap_t peer_map;
-    uint64_t *scratch_ids;                /* max_members + 1 */
-    uint8_t *serve_map;                   /* RG_KEEP_MAX maps of serve_bytes */
+    uint64_t *scratch_ids; /* max_members + 1 */
+    uint8_t *serve_map;    /* RG_KEEP_MAX maps of serve_bytes */
     uint32_t serve_bytes;
 
     uint32_t act_n, act_at, act_cap;
@@ -132,12 +132,12 @@ struct rg_member {
     size_t out_len;
     uint8_t out[RG_OUT_BYTES];
     rg_decision_t dec[RG_DECISIONS_MAX];
-    rg_core_member_t *next_members;       /* the view under construction */
+    rg_core_member_t *next_members; /* the view under construction */
 };
 
 /* member.c */
 rg_act_t *rg_member_act(rg_member_t *m, rg_mact_t type);
-rg_w_t rg_member_begin(rg_member_t *m);              /* a message in the out buffer */
+rg_w_t rg_member_begin(rg_member_t *m);               /* a message in the out buffer */
 void rg_member_send(rg_member_t *m, const rg_w_t *w); /* ends and sends it */
 void rg_member_expel(rg_member_t *m, rg_status_t status, const char *text, uint64_t epoch);
 void rg_member_refused(rg_member_t *m, rg_status_t status, const char *text);

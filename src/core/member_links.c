@@ -30,9 +30,14 @@ void rg_links_join(rg_member_t *m) {
     m->id = 0;
     m->upto = 0;
     m->full_known = 0;
-    rg_msg_join_t j = {.host = m->p.host, .cores = m->p.cores, .pid = m->p.pid, .min_size = m->p.min_size,
-                       .order = m->p.order, .fixed_n = m->p.fixed_n, .fixed_rank = m->p.fixed_rank,
-                       .addr_len = (uint16_t)m->p.addr_len};
+    rg_msg_join_t j = { .host = m->p.host,
+                        .cores = m->p.cores,
+                        .pid = m->p.pid,
+                        .min_size = m->p.min_size,
+                        .order = m->p.order,
+                        .fixed_n = m->p.fixed_n,
+                        .fixed_rank = m->p.fixed_rank,
+                        .addr_len = (uint16_t)m->p.addr_len };
     memcpy(j.group, m->p.group, sizeof j.group);
     memcpy(j.label, m->p.label, sizeof j.label);
     memcpy(j.identity, m->p.identity, sizeof j.identity);

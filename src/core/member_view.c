@@ -53,9 +53,12 @@ static int report_entry(rg_member_t *m, const rg_ent_t *e, rg_op_report_t *o) {
 
 static void send_report(rg_member_t *m, rg_term_t t) {
     int ours = m->fenced;
-    rg_report_head_t h = {.term = t, .accepted_term = m->accepted_term, .base = m->have_view ? m->view.epoch : 0,
-                          .accepted = m->accepted, .gen = ours ? m->report_gen : m->gen,
-                          .next0 = ours ? m->report_next0 : m->next0};
+    rg_report_head_t h = { .term = t,
+                           .accepted_term = m->accepted_term,
+                           .base = m->have_view ? m->view.epoch : 0,
+                           .accepted = m->accepted,
+                           .gen = ours ? m->report_gen : m->gen,
+                           .next0 = ours ? m->report_next0 : m->next0 };
     rg_w_t w = rg_member_begin(m);
     rg_w_report_head(&w, &h);
     size_t at = w.len;
@@ -236,7 +239,7 @@ static void adopt_members(rg_member_t *m, const rg_view_head_t *v) {
     for (uint32_t i = 0; i < v->n; i++) {
         const rg_core_member_t *mem = &m->next_members[i];
         rg_peer_t *p = rg_peer_find(m, mem->id);
-        m->scratch_ids[i] = p && p->rank >= 0 ? m->watermark[p->rank] : rg_key_note((rg_op_key_t){mem->first_gen, 0});
+        m->scratch_ids[i] = p && p->rank >= 0 ? m->watermark[p->rank] : rg_key_note((rg_op_key_t){ mem->first_gen, 0 });
     }
     for (uint32_t i = 0; i < old_n; i++) {
         rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
@@ -275,7 +278,8 @@ static void adopt_members(rg_member_t *m, const rg_view_head_t *v) {
  * to the new view's operations: the same rank there is meant. */
 static uint64_t translate_root(rg_member_t *m, const rg_ent_t *e, uint32_t old_n) {
     for (uint32_t i = 0; i < old_n; i++)
-        if (m->next_members[i].id == e->sig.root) return i < rg_ops_participants(m, e->key.gen) ? m->view.members[i].id : 0;
+        if (m->next_members[i].id == e->sig.root)
+            return i < rg_ops_participants(m, e->key.gen) ? m->view.members[i].id : 0;
     return 0;
 }
 
@@ -451,7 +455,7 @@ static void carry_out_all(rg_member_t *m, uint32_t decisions, uint32_t old_n) {
 static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t old_n) {
     int recovery = m->view.kind == RG_VIEW_RECOVERY;
     m->accepted = 0;
-    m->accepted_term = (rg_term_t){0, 0};
+    m->accepted_term = (rg_term_t){ 0, 0 };
     m->promise_on = 0;
     m->fenced = 0;
     m->have_view = 1;

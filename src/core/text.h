@@ -12,7 +12,7 @@ typedef struct rg_text {
 } rg_text_t;
 
 static inline rg_text_t rg_text_begin(char *p, size_t cap) {
-    rg_text_t t = {p, cap, 0};
+    rg_text_t t = { p, cap, 0 };
     if (cap) p[0] = 0;
     return t;
 }

@@ -360,7 +360,7 @@ int rg_sig_same(const rg_op_sig_t *a, const rg_op_sig_t *b) {
 }
 
 int rg_wire_peek_group(const uint8_t *bytes, size_t len, char group[RG_CORE_NAME_MAX]) {
-    rg_r_t r = {bytes, len, 0, 0};
+    rg_r_t r = { bytes, len, 0, 0 };
     uint16_t version;
     uint32_t type = rg_r_header(&r, &version);
     if (type != RG_MSG_JOIN && type != RG_MSG_REBIND) return 0;

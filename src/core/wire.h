@@ -113,7 +113,13 @@ typedef struct rg_op_report {
     char text[RG_CORE_TEXT_MAX];
 } rg_op_report_t;
 
-typedef enum rg_verdict { RG_VERDICT_NONE = 0, RG_COMMIT = 1, RG_FORWARD = 2, RG_RESTART = 3, RG_ABORT = 4 } rg_verdict_t;
+typedef enum rg_verdict {
+    RG_VERDICT_NONE = 0,
+    RG_COMMIT = 1,
+    RG_FORWARD = 2,
+    RG_RESTART = 3,
+    RG_ABORT = 4
+} rg_verdict_t;
 
 typedef struct rg_decision {
     rg_op_key_t key;

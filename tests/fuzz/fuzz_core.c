@@ -11,9 +11,18 @@
 #define PROCS 3
 #define QUEUE 64
 
-typedef struct msg { uint8_t *p; size_t n; } msg_t;
-typedef struct queue { msg_t m[QUEUE]; uint32_t head, n; } queue_t;
-typedef struct input { const uint8_t *p; size_t n; } input_t;
+typedef struct msg {
+    uint8_t *p;
+    size_t n;
+} msg_t;
+typedef struct queue {
+    msg_t m[QUEUE];
+    uint32_t head, n;
+} queue_t;
+typedef struct input {
+    const uint8_t *p;
+    size_t n;
+} input_t;
 
 static struct {
     rg_coord_t *coord;
@@ -68,7 +77,7 @@ static void member(int i, rg_member_event_t *ev) {
 }
 
 static void coord(rg_cev_t type, uint64_t conn, const uint8_t *p, size_t n) {
-    rg_coord_event_t ev = {.type = type, .now_ns = f.now, .conn = conn, .bytes = p, .len = n};
+    rg_coord_event_t ev = { .type = type, .now_ns = f.now, .conn = conn, .bytes = p, .len = n };
     rg_coord_step(f.coord, &ev);
     if (rg_coord_check(f.coord)) __builtin_trap();
     rg_coord_action_t a;
@@ -80,7 +89,7 @@ static void coord(rg_cev_t type, uint64_t conn, const uint8_t *p, size_t n) {
 }
 
 static void connect_or_break(int i) {
-    rg_member_event_t ev = {.type = f.conn[i] ? RG_MEV_CONTROL_DOWN : RG_MEV_CONTROL_UP};
+    rg_member_event_t ev = { .type = f.conn[i] ? RG_MEV_CONTROL_DOWN : RG_MEV_CONTROL_UP };
     uint64_t old = f.conn[i];
     clear(&f.up[i]);
     clear(&f.down[i]);
@@ -98,36 +107,43 @@ static void deliver(int i, int up, int lie, input_t *in) {
         coord(RG_CEV_MESSAGE, f.conn[i], m.p, m.n);
     } else {
         f.lied_to[i] |= lie;
-        rg_member_event_t ev = {.type = RG_MEV_MESSAGE, .bytes = m.p, .len = m.n};
+        rg_member_event_t ev = { .type = RG_MEV_MESSAGE, .bytes = m.p, .len = m.n };
         member(i, &ev);
     }
     free(m.p);
 }
 
 static void operation(int i, uint8_t what, uint8_t x) {
-    rg_member_event_t ev = {0};
+    rg_member_event_t ev = { 0 };
     uint64_t tag = x % 5 == 0 ? 1 : 0;
-    ev.key = (rg_op_key_t){f.gen[i], tag << 32 | (tag ? x / 5 : what == 0 ? f.next0[i] : x % 8)};
-    ev.sig = (rg_op_sig_t){.kind = x % 3, .dtype = RG_F32, .on_fault = x & 1 ? RG_RETURN : RG_RETRY, .rule_l = tag || (x & 2), .count = 4};
-    static const rg_mev_t types[] = {RG_MEV_OP_START, RG_MEV_OP_COMPLETE, RG_MEV_OP_DONE, RG_MEV_OP_FETCHED, RG_MEV_OP_FAIL, RG_MEV_WATERMARK, RG_MEV_BOUNDARY};
+    ev.key = (rg_op_key_t){ f.gen[i], tag << 32 | (tag ? x / 5 : what == 0 ? f.next0[i] : x % 8) };
+    ev.sig = (rg_op_sig_t){
+        .kind = x % 3, .dtype = RG_F32, .on_fault = x & 1 ? RG_RETURN : RG_RETRY, .rule_l = tag || (x & 2), .count = 4
+    };
+    static const rg_mev_t types[] = { RG_MEV_OP_START, RG_MEV_OP_COMPLETE, RG_MEV_OP_DONE, RG_MEV_OP_FETCHED,
+                                      RG_MEV_OP_FAIL,  RG_MEV_WATERMARK,   RG_MEV_BOUNDARY };
     ev.type = types[what % 7];
     ev.status = RG_ERR_TIMEOUT;
     ev.gen = f.gen[i] + 1;
     ev.peer = x % 6;
     ev.note = x;
-    if (ev.type == RG_MEV_OP_START && !tag && rg_member_view(f.member[i]) && f.member[i]->ents_own < RG_CORE_MAX_OPS && !f.member[i]->told) f.next0[i]++;
+    if (ev.type == RG_MEV_OP_START && !tag && rg_member_view(f.member[i]) && f.member[i]->ents_own < RG_CORE_MAX_OPS &&
+        !f.member[i]->told)
+        f.next0[i]++;
     member(i, &ev);
 }
 
 static void one(input_t *in) {
     uint8_t op = take(in), x = take(in);
     int i = x % PROCS;
-    rg_member_event_t ev = {0};
+    rg_member_event_t ev = { 0 };
     uint8_t raw[256];
     size_t n;
     switch (op % 12) {
-    case 0: case 1: deliver(i, 1, 0, in); break;
-    case 2: case 3: deliver(i, 0, 0, in); break;
+    case 0:
+    case 1: deliver(i, 1, 0, in); break;
+    case 2:
+    case 3: deliver(i, 0, 0, in); break;
     case 4: connect_or_break(i); break;
     case 5:
         f.now += (uint64_t)(x + 1) * 1000000;
@@ -135,7 +151,8 @@ static void one(input_t *in) {
         ev.type = RG_MEV_TICK;
         member(i, &ev);
         break;
-    case 6: case 7: operation(i, take(in), x); break;
+    case 6:
+    case 7: operation(i, take(in), x); break;
     case 8:
         ev.type = x & 64 ? RG_MEV_LINK_DOWN : RG_MEV_LINK_UP;
         ev.peer = 1 + (x >> 2) % 8;
@@ -147,7 +164,7 @@ static void one(input_t *in) {
         for (n = 0; n < sizeof raw && in->n && n < 2u * x; n++) raw[n] = take(in);
         if (x & 128) {
             f.lied_to[i] = 1;
-            ev = (rg_member_event_t){.type = RG_MEV_MESSAGE, .bytes = raw, .len = n};
+            ev = (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = raw, .len = n };
             member(i, &ev);
         } else if (f.conn[i]) {
             coord(RG_CEV_MESSAGE, f.conn[i], raw, n);
@@ -164,16 +181,16 @@ static void *machine(size_t n) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    input_t in = {data, size};
+    input_t in = { data, size };
     memset(&f, 0, sizeof f);
     f.now = 1000000;
-    rg_coord_params_t cp = {.max_members = 4, .heartbeat_ns = 100000000, .id = 9};
+    rg_coord_params_t cp = { .max_members = 4, .heartbeat_ns = 100000000, .id = 9 };
     memcpy(cp.group, "fuzz", 5);
     f.coord = machine(rg_coord_size(4));
     if (rg_coord_init(f.coord, &cp) != RG_OK) abort();
     uint32_t min_size = 1 + take(&in) % 3;
     for (int i = 0; i < PROCS; i++) {
-        rg_member_params_t mp = {.max_members = 4, .min_size = min_size, .cores = 1};
+        rg_member_params_t mp = { .max_members = 4, .min_size = min_size, .cores = 1 };
         memcpy(mp.group, "fuzz", 5);
         f.member[i] = machine(rg_member_size(4));
         if (rg_member_init(f.member[i], &mp) != RG_OK) abort();

@@ -29,7 +29,8 @@ static int pick(world_t *w, int member) {
     int found = -1;
     uint64_t seen = 0;
     for (int i = 0; i < w->n_procs; i++)
-        if (w->procs[i].alive && !w->procs[i].over && (!member || w->procs[i].joined) && sim_below(w, ++seen) == 0) found = i;
+        if (w->procs[i].alive && !w->procs[i].over && (!member || w->procs[i].joined) && sim_below(w, ++seen) == 0)
+            found = i;
     return found;
 }
 
@@ -66,7 +67,7 @@ void fault_strike(world_t *w) {
     case 6:
         if (!p->joined) break;
         sim_trace(w, "process %d leaves", a);
-        rg_member_event_t ev = {.type = RG_MEV_LEAVE};
+        rg_member_event_t ev = { .type = RG_MEV_LEAVE };
         proc_event(w, a, &ev);
         if (sim_below(w, 2)) again(w);
         break;

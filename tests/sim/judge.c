@@ -8,8 +8,9 @@ void judge_participants(world_t *w, int node, uint64_t epoch, uint64_t gen, uint
     for (uint32_t i = w->n_parts; i-- > 0;) {
         if (w->parts[i].epoch != epoch || w->parts[i].gen != gen) continue;
         if (w->parts[i].mask != mask)
-            sim_fail(w, "participants are the same for all", "process %d: %llx, others %llx, data epoch %llu, boundary %llu", node,
-                     (unsigned long long)mask, (unsigned long long)w->parts[i].mask, (unsigned long long)epoch, (unsigned long long)gen);
+            sim_fail(w, "participants are the same for all",
+                     "process %d: %llx, others %llx, data epoch %llu, boundary %llu", node, (unsigned long long)mask,
+                     (unsigned long long)w->parts[i].mask, (unsigned long long)epoch, (unsigned long long)gen);
         return;
     }
     if (w->n_parts < sizeof w->parts / sizeof w->parts[0]) {
@@ -25,19 +26,21 @@ static int same(const outcome_t *a, const outcome_t *b) {
 
 void judge_outcome(world_t *w, int node, int ki, outcome_t o, int fetched, uint64_t everybody) {
     ledger_t *l = &w->ledger[ki];
-    sim_trace(w, "process %d: boundary %llu operation %llx: %s %d, epoch %llu, contributors %llx", node, (unsigned long long)l->key.gen,
-              (unsigned long long)l->key.op, o.kind == 1 ? "success" : "error", o.status, (unsigned long long)o.computed, (unsigned long long)o.mask);
+    sim_trace(w, "process %d: boundary %llu operation %llx: %s %d, epoch %llu, contributors %llx", node,
+              (unsigned long long)l->key.gen, (unsigned long long)l->key.op, o.kind == 1 ? "success" : "error",
+              o.status, (unsigned long long)o.computed, (unsigned long long)o.mask);
     if (l->out[node].kind) sim_fail(w, "an outcome is shown once", "process %d", node);
     l->out[node] = o;
     if (o.kind != 1 || l->local) return;
     for (int q = 0; q < w->n_procs; q++) {
         /* Nothing is finished in two ways, not even by those who died or were expelled (rule L). */
         if (l->rule_l && l->out[q].kind == 1 && !same(&l->out[q], &o))
-            sim_fail(w, "nothing is committed in two ways", "processes %d and %d, boundary %llu operation %llx", node, q,
-                     (unsigned long long)l->key.gen, (unsigned long long)l->key.op);
+            sim_fail(w, "nothing is committed in two ways", "processes %d and %d, boundary %llu operation %llx", node,
+                     q, (unsigned long long)l->key.gen, (unsigned long long)l->key.op);
         /* Rule L: a result is shown only when it is whole at all who take part. */
         if (l->rule_l && !fetched && everybody >> q & 1 && l->whole[q] != o.computed)
-            sim_fail(w, "rule L waits for all", "process %d committed boundary %llu operation %llx, process %d has no result of epoch %llu", node,
+            sim_fail(w, "rule L waits for all",
+                     "process %d committed boundary %llu operation %llx, process %d has no result of epoch %llu", node,
                      (unsigned long long)l->key.gen, (unsigned long long)l->key.op, q, (unsigned long long)o.computed);
     }
 }
@@ -73,8 +76,10 @@ int judge_idle(world_t *w, const char **why, int *who) {
         *why = p->waiting_boundary ? "waits at a boundary" : "has not come to the end";
         if (p->n_ops) {
             static char text[128];
-            snprintf(text, sizeof text, "has an operation that does not end (boundary %llu operation %llx, state %d, core state %d)", (unsigned long long)p->ops[0].key.gen,
-                     (unsigned long long)p->ops[0].key.op, p->ops[0].st, rg_ent_find(p->core, p->ops[0].key) ? rg_ent_find(p->core, p->ops[0].key)->state : -1);
+            snprintf(text, sizeof text,
+                     "has an operation that does not end (boundary %llu operation %llx, state %d, core state %d)",
+                     (unsigned long long)p->ops[0].key.gen, (unsigned long long)p->ops[0].key.op, p->ops[0].st,
+                     rg_ent_find(p->core, p->ops[0].key) ? rg_ent_find(p->core, p->ops[0].key)->state : -1);
             *why = text;
         }
         if (p->n_ops || p->gen < w->end_gen) return 0;
@@ -98,8 +103,8 @@ void judge_end(world_t *w) {
             if (w->procs[q].gone || !l->out[q].kind) continue;
             if (first < 0) first = q;
             else if (!same(&l->out[q], &l->out[first]))
-                sim_fail(w, "one outcome for all who stay", "processes %d and %d, boundary %llu operation %llx", first, q,
-                         (unsigned long long)l->key.gen, (unsigned long long)l->key.op);
+                sim_fail(w, "one outcome for all who stay", "processes %d and %d, boundary %llu operation %llx", first,
+                         q, (unsigned long long)l->key.gen, (unsigned long long)l->key.op);
         }
     }
     /* Whoever is alive and inside agrees on the view. */
@@ -107,7 +112,9 @@ void judge_end(world_t *w) {
     for (int q = 0; q < w->n_procs; q++) {
         const rg_core_view_t *v = w->procs[q].gone || !w->procs[q].joined ? NULL : rg_member_view(w->procs[q].core);
         if (!v) continue;
-        if (epoch && v->epoch != epoch) sim_fail(w, "all are in one view", "process %d: %llu, not %llu", q, (unsigned long long)v->epoch, (unsigned long long)epoch);
+        if (epoch && v->epoch != epoch)
+            sim_fail(w, "all are in one view", "process %d: %llu, not %llu", q, (unsigned long long)v->epoch,
+                     (unsigned long long)epoch);
         epoch = v->epoch;
     }
 }

@@ -14,8 +14,8 @@
 static world_t world;
 static struct { uint64_t runs, failed, events, commits, aborts, restarts, forwards, views, joins, locals; } sum;
 
-static const char *const plant_names[] = {"none", "verdict", "early", "old-data", "old-done", "drop-view", "cut", "watermark", "no-link-news",
-                                          "no-notes", "no-freeze"};
+static const char *const plant_names[] = { "none", "verdict",   "early",        "old-data", "old-done", "drop-view",
+                                           "cut",  "watermark", "no-link-news", "no-notes", "no-freeze" };
 
 static const char *run(uint64_t seed, plant_t plant, int trace) {
     sim_init(&world, seed, plant, trace);
@@ -48,7 +48,9 @@ static int try_plants(int trace) {
         const char *bad = NULL;
         uint64_t seed = 1;
         while (seed <= 2000 && !(bad = run(seed, (plant_t)p, trace))) seed++;
-        if (bad) printf("planted fault %-12s found at seed %llu: %s: %s\n", plant_names[p], (unsigned long long)seed, bad, world.failure);
+        if (bad)
+            printf("planted fault %-12s found at seed %llu: %s: %s\n", plant_names[p], (unsigned long long)seed, bad,
+                   world.failure);
         else printf("planted fault %-12s NOT FOUND in 2000 seeds: its checker is blind\n", plant_names[p]);
         missed += !bad;
     }
@@ -95,7 +97,8 @@ int main(int argc, char **argv) {
     }
     if (one || plant) {
         const char *bad = run(one ? one : first, (plant_t)plant, trace);
-        printf("seed=%llu: %s%s%s\n", (unsigned long long)(one ? one : first), bad ? bad : "no failure", bad ? ": " : "", bad ? world.failure : "");
+        printf("seed=%llu: %s%s%s\n", (unsigned long long)(one ? one : first), bad ? bad : "no failure",
+               bad ? ": " : "", bad ? world.failure : "");
         return bad != NULL;
     }
     /* Large blocks come zeroed from the system and are touched in a few places only. */
@@ -111,11 +114,14 @@ int main(int argc, char **argv) {
     }
     for (uint64_t s = first; s < first + seeds && (go_on || !bad); s++) bad += try_seed(s, trace);
     clock_gettime(CLOCK_MONOTONIC, &t1);
-    printf("sim: %llu runs (%u of them filed seeds), %llu events, %llu successes, %llu errors, %llu restarts, %llu forwards, %llu view changes, %llu joins, %llu ended alone, %.1f s\n",
-           (unsigned long long)sum.runs, filed, (unsigned long long)sum.events, (unsigned long long)sum.commits, (unsigned long long)sum.aborts,
-           (unsigned long long)sum.restarts, (unsigned long long)sum.forwards, (unsigned long long)sum.views, (unsigned long long)sum.joins,
-           (unsigned long long)sum.locals, (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) / 1e9);
-    printf("%llu passed, %llu failed, 0 skipped\n", (unsigned long long)(sum.runs - sum.failed + (all ? PLANT_END - 1 - missed : 0)),
+    printf("sim: %llu runs (%u of them filed seeds), %llu events, %llu successes, %llu errors, %llu restarts, %llu "
+           "forwards, %llu view changes, %llu joins, %llu ended alone, %.1f s\n",
+           (unsigned long long)sum.runs, filed, (unsigned long long)sum.events, (unsigned long long)sum.commits,
+           (unsigned long long)sum.aborts, (unsigned long long)sum.restarts, (unsigned long long)sum.forwards,
+           (unsigned long long)sum.views, (unsigned long long)sum.joins, (unsigned long long)sum.locals,
+           (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) / 1e9);
+    printf("%llu passed, %llu failed, 0 skipped\n",
+           (unsigned long long)(sum.runs - sum.failed + (all ? PLANT_END - 1 - missed : 0)),
            (unsigned long long)(sum.failed + (uint64_t)missed));
     return bad || missed;
 }

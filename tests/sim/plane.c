@@ -11,7 +11,8 @@ int proc_of(world_t *w, uint64_t id) { return id < MAXCONN ? w->slot_of_id[id] -
 int ledger_of(world_t *w, int node, rg_op_key_t key) {
     uint64_t founded = w->procs[node].founded;
     uint32_t i = (uint32_t)sim_hash(key.gen, key.op, founded) % (4 * MAXK);
-    while (w->khash[i] && (w->ledger[w->khash[i] - 1].founded != founded || rg_key_cmp(w->ledger[w->khash[i] - 1].key, key) != 0))
+    while (w->khash[i] &&
+           (w->ledger[w->khash[i] - 1].founded != founded || rg_key_cmp(w->ledger[w->khash[i] - 1].key, key) != 0))
         i = (i + 1) % (4 * MAXK);
     if (w->khash[i]) return w->khash[i] - 1;
     if (w->n_ledger == MAXK) {
@@ -58,7 +59,8 @@ static link_t *link_of(world_t *w, int a, int b) { return a < b ? &w->links[a][b
 void link_try(world_t *w, int a, int b) {
     link_t *l = link_of(w, a, b);
     proc_t *pa = &w->procs[a], *pb = &w->procs[b];
-    if (l->up || !pa->alive || !pb->alive || !pa->linked[b] || !pb->linked[a] || pa->lid[b] != pb->id || pb->lid[a] != pa->id)
+    if (l->up || !pa->alive || !pb->alive || !pa->linked[b] || !pb->linked[a] || pa->lid[b] != pb->id ||
+        pb->lid[a] != pa->id)
         return;
     l->up = 1;
     pa->ltoken[b] = pb->ltoken[a] = ++l->token;
@@ -85,7 +87,7 @@ void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *
     proc_t *p = &w->procs[node];
     if (!p->alive || !p->linked[peer] || p->ltoken[peer] != token) return;
     p->linked[peer] = 0;
-    rg_member_event_t ev = {.type = RG_MEV_LINK_DOWN, .peer = p->lid[peer], .text = text};
+    rg_member_event_t ev = { .type = RG_MEV_LINK_DOWN, .peer = p->lid[peer], .text = text };
     proc_event(w, node, &ev);
 }
 
@@ -132,24 +134,31 @@ static void fill(event_t *e, int ki, const open_op_t *o) {
     e->sig = sig_hash(&o->sig);
 }
 
-static inbox_t *inbox_at(proc_t *p, int ki, uint64_t epoch) {
+/* A new data epoch forgets what came in the old one. Two planted faults are just not doing so. */
+static inbox_t *inbox_at(world_t *w, proc_t *p, int ki, uint64_t epoch) {
     inbox_t *b = &p->inbox[ki];
     if (b->epoch < epoch) {
         b->epoch = epoch;
-        b->contrib = b->truth = b->done = 0;
+        if (w->plant != PLANT_OLD_DATA) b->contrib = 0;
+        if (w->plant != PLANT_OLD_DONE) b->done = 0;
+        b->truth = 0;
     }
     return b;
 }
 
 static void op_advance(world_t *w, int node, open_op_t *o) {
     proc_t *p = &w->procs[node];
-    inbox_t *b = inbox_at(p, o->ki, p->data_epoch);
+    inbox_t *b = inbox_at(w, p, o->ki, p->data_epoch);
     rg_op_key_t key = o->key;
     if (p->fenced || b->epoch != p->data_epoch) return;
     for (int q = 0; o->st == OP_RUN && q < w->n_procs; q++) {
         if (!(b->contrib >> q & 1) || q == node || b->sig[q] == (uint16_t)sig_hash(&o->sig)) continue;
         b->contrib &= ~(1ull << q);
-        rg_member_event_t ev = {.type = RG_MEV_OP_FAIL, .key = key, .status = RG_ERR_MISMATCH, .peer = w->procs[q].id, .text = "its data do not fit"};
+        rg_member_event_t ev = { .type = RG_MEV_OP_FAIL,
+                                 .key = key,
+                                 .status = RG_ERR_MISMATCH,
+                                 .peer = w->procs[q].id,
+                                 .text = "its data do not fit" };
         proc_event(w, node, &ev);
         return;
     }
@@ -165,16 +174,16 @@ static void op_advance(world_t *w, int node, open_op_t *o) {
         for (int q = 0; o->sig.rule_l && q < w->n_procs; q++)
             if (o->everybody >> q & 1) fill(data_send(w, node, q, D_DONE), o->ki, o);
         b->done |= 1ull << node;
-        rg_member_event_t ev = {.type = RG_MEV_OP_COMPLETE, .key = key};
+        rg_member_event_t ev = { .type = RG_MEV_OP_COMPLETE, .key = key };
         proc_event(w, node, &ev);
         o = op_find(p, key);
         if (!o || o->st != OP_WHOLE) return;
     }
     if (o->st == OP_WHOLE && o->sig.rule_l && (b->done & o->everybody) == o->everybody) {
-        rg_member_event_t ev = {.type = RG_MEV_OP_DONE, .key = key};
+        rg_member_event_t ev = { .type = RG_MEV_OP_DONE, .key = key };
         proc_event(w, node, &ev);
     } else if (o->st == OP_FETCH && p->inbox[o->ki].result && p->inbox[o->ki].result_epoch == p->data_epoch) {
-        rg_member_event_t ev = {.type = RG_MEV_OP_FETCHED, .key = key};
+        rg_member_event_t ev = { .type = RG_MEV_OP_FETCHED, .key = key };
         proc_event(w, node, &ev);
     }
 }
@@ -184,31 +193,23 @@ void proc_data(world_t *w, const event_t *e) {
     link_t *l = link_of(w, e->node, e->peer);
     if (!p->alive || p->over || !l->up || l->token != e->token) return;
     if (e->note && w->plant != PLANT_NO_NOTES) {
-        rg_member_event_t ev = {.type = RG_MEV_WATERMARK, .peer = w->procs[e->peer].id, .note = e->note};
+        rg_member_event_t ev = { .type = RG_MEV_WATERMARK, .peer = w->procs[e->peer].id, .note = e->note };
         if (p->n_kept && planted(w, PLANT_WATERMARK, e->node)) ev.note += 1000000000000ull;
         proc_event(w, e->node, &ev);
     }
     if (e->data == D_NOTE) return;
     int old = e->epoch < p->data_epoch || (p->fenced && e->epoch == p->data_epoch);
-    if (old && e->data == D_CONTRIB && !p->fenced && planted(w, PLANT_OLD_DATA, e->node)) {
-        inbox_at(p, e->ki, p->data_epoch)->contrib |= 1ull << e->peer;
-        old = 0;
-    } else if (old && e->data == D_DONE && !p->fenced && planted(w, PLANT_OLD_DONE, e->node)) {
-        inbox_at(p, e->ki, p->data_epoch)->done |= 1ull << e->peer;
-        old = 0;
-    } else if (!old) {
-        inbox_t *b = inbox_at(p, e->ki, e->epoch);
-        if (e->data == D_RESULT) {
-            b->result = 1;
-            b->result_epoch = e->epoch;
-            b->computed = e->computed;
-            b->mask = e->mask;
-        } else if (b->epoch == e->epoch) {
-            if (e->data == D_DONE) b->done |= 1ull << e->peer;
-            else b->contrib |= 1ull << e->peer, b->truth |= 1ull << e->peer, b->sig[e->peer] = (uint16_t)e->sig;
-        }
-    }
     if (old) return;
+    inbox_t *b = inbox_at(w, p, e->ki, e->epoch);
+    if (e->data == D_RESULT) {
+        b->result = 1;
+        b->result_epoch = e->epoch;
+        b->computed = e->computed;
+        b->mask = e->mask;
+    } else if (b->epoch == e->epoch) {
+        if (e->data == D_DONE) b->done |= 1ull << e->peer;
+        else b->contrib |= 1ull << e->peer, b->truth |= 1ull << e->peer, b->sig[e->peer] = (uint16_t)e->sig;
+    }
     open_op_t *o = op_find(p, w->ledger[e->ki].key);
     if (o) op_advance(w, e->node, o);
 }
@@ -230,7 +231,7 @@ static rg_op_key_t program_op(world_t *w, uint64_t gen, uint32_t i, rg_op_sig_t 
     sig->on_fault = (h >> 24) % 3 ? RG_RETRY : RG_RETURN;
     sig->rule_l = tag || (h >> 32) % 2;
     sig->count = 10 + (h >> 40) % 10;
-    return (rg_op_key_t){gen, tag << 32 | seq};
+    return (rg_op_key_t){ gen, tag << 32 | seq };
 }
 
 static const roster_t *roster_of(proc_t *p, uint64_t epoch) {
@@ -244,7 +245,8 @@ static uint64_t root_of(world_t *w, int node, rg_op_key_t key, uint64_t h) {
     uint64_t numbering = rg_member_numbering(p->core, key);
     const roster_t *r = roster_of(p, numbering ? numbering : p->data_epoch);
     if (!r) {
-        sim_fail(w, "numbering names a view that the member has seen", "process %d, epoch %llu", node, (unsigned long long)numbering);
+        sim_fail(w, "numbering names a view that the member has seen", "process %d, epoch %llu", node,
+                 (unsigned long long)numbering);
         return 0;
     }
     uint32_t n = 0;
@@ -270,8 +272,8 @@ static void issue(world_t *w, int node) {
         event_t *e = sim_push(w, w->now + 30 * MS, EV_EXPIRE, node);
         e->ki = (int16_t)ki;
     }
-    p->ops[p->n_ops++] = (open_op_t){.st = OP_ISSUED, .ki = ki, .key = key, .sig = sig};
-    rg_member_event_t ev = {.type = RG_MEV_OP_START, .key = key, .sig = sig};
+    p->ops[p->n_ops++] = (open_op_t){ .st = OP_ISSUED, .ki = ki, .key = key, .sig = sig };
+    rg_member_event_t ev = { .type = RG_MEV_OP_START, .key = key, .sig = sig };
     proc_event(w, node, &ev);
 }
 
@@ -286,7 +288,7 @@ void proc_program(world_t *w, int node) {
         return;
     } else {
         p->waiting_boundary = 1;
-        rg_member_event_t ev = {.type = RG_MEV_BOUNDARY, .gen = p->gen + 1};
+        rg_member_event_t ev = { .type = RG_MEV_BOUNDARY, .gen = p->gen + 1 };
         proc_event(w, node, &ev);
         return;
     }
@@ -306,15 +308,21 @@ void proc_expire(world_t *w, int node, int ki) {
     proc_t *p = &w->procs[node];
     open_op_t *o = op_find(p, w->ledger[ki].key);
     if (!p->alive || p->over || !o) return;
-    rg_member_event_t ev = {.type = RG_MEV_OP_FAIL, .key = o->key, .status = RG_ERR_TIMEOUT, .text = "deadline passed"};
+    rg_member_event_t ev = {
+        .type = RG_MEV_OP_FAIL, .key = o->key, .status = RG_ERR_TIMEOUT, .text = "deadline passed"
+    };
     proc_event(w, node, &ev);
 }
 
 void proc_fail_some(world_t *w, int node) {
     proc_t *p = &w->procs[node];
     if (!p->n_ops) return;
-    rg_member_event_t ev = {.type = RG_MEV_OP_FAIL, .key = p->ops[sim_below(w, p->n_ops)].key, .status = RG_ERR_CANCELLED, .text = "cancelled"};
-    sim_trace(w, "process %d gives up boundary %llu operation %llx", node, (unsigned long long)ev.key.gen, (unsigned long long)ev.key.op);
+    rg_member_event_t ev = { .type = RG_MEV_OP_FAIL,
+                             .key = p->ops[sim_below(w, p->n_ops)].key,
+                             .status = RG_ERR_CANCELLED,
+                             .text = "cancelled" };
+    sim_trace(w, "process %d gives up boundary %llu operation %llx", node, (unsigned long long)ev.key.gen,
+              (unsigned long long)ev.key.op);
     proc_event(w, node, &ev);
 }
 
@@ -329,12 +337,13 @@ static void op_run(world_t *w, int node, open_op_t *o) {
     int root = o->sig.root ? proc_of(w, o->sig.root) : -1;
     o->expected = o->sig.kind == RG_KIND_BROADCAST ? (root >= 0 ? 1ull << root : 0) : o->everybody;
     judge_participants(w, node, p->data_epoch, o->key.gen, o->everybody);
-    inbox_t *b = inbox_at(p, o->ki, p->data_epoch);
+    inbox_t *b = inbox_at(w, p, o->ki, p->data_epoch);
     if (b->epoch != p->data_epoch) return;
     b->contrib |= 1ull << node;
     b->truth |= 1ull << node;
     for (int q = 0; q < w->n_procs; q++)
-        if (o->everybody >> q & 1 && (o->sig.kind != RG_KIND_BROADCAST || root == node)) fill(data_send(w, node, q, D_CONTRIB), o->ki, o);
+        if (o->everybody >> q & 1 && (o->sig.kind != RG_KIND_BROADCAST || root == node))
+            fill(data_send(w, node, q, D_CONTRIB), o->ki, o);
     op_advance(w, node, o);
 }
 
@@ -346,10 +355,12 @@ static void act_commit(world_t *w, int node, const rg_member_action_t *a) {
         return;
     }
     int fetched = o->st == OP_FETCH;
-    outcome_t out = {.kind = 1, .computed = a->computed, .mask = fetched ? p->inbox[o->ki].mask : o->expected};
+    outcome_t out = { .kind = 1, .computed = a->computed, .mask = fetched ? p->inbox[o->ki].mask : o->expected };
     uint64_t computed = fetched ? p->inbox[o->ki].computed : o->computed;
     if (!fetched && o->st != OP_WHOLE) sim_fail(w, "success needs a whole result", "process %d", node);
-    if (computed != a->computed) sim_fail(w, "success names the epoch of its result", "process %d: %llu, not %llu", node, (unsigned long long)a->computed, (unsigned long long)computed);
+    if (computed != a->computed)
+        sim_fail(w, "success names the epoch of its result", "process %d: %llu, not %llu", node,
+                 (unsigned long long)a->computed, (unsigned long long)computed);
     int ki = o->ki;
     uint64_t everybody = 0;
     const rg_core_view_t *v = rg_member_view(p->core);
@@ -357,7 +368,7 @@ static void act_commit(world_t *w, int node, const rg_member_action_t *a) {
         if (v->members[i].first_gen <= a->key.gen) everybody |= 1ull << proc_of(w, v->members[i].id);
     if (a->keep) {
         if (p->n_kept > RG_KEEP_MAX) sim_fail(w, "bounded copies", "process %d", node);
-        else p->kept[p->n_kept++] = (kept_t){ki, computed, out.mask};
+        else p->kept[p->n_kept++] = (kept_t){ ki, computed, out.mask };
     }
     op_drop(p, o);
     w->commits++;
@@ -379,7 +390,7 @@ static void act_abort(world_t *w, int node, const rg_member_action_t *a, int loc
     }
     op_drop(p, o);
     w->aborts++;
-    judge_outcome(w, node, ki, (outcome_t){.kind = 2, .status = (int16_t)a->status}, 0, 0);
+    judge_outcome(w, node, ki, (outcome_t){ .kind = 2, .status = (int16_t)a->status }, 0, 0);
     program_soon(w, node);
 }
 
@@ -403,9 +414,12 @@ static void act_release(world_t *w, int node, const rg_member_action_t *a) {
     for (uint32_t i = 0; i < v->n && !rg_member_fenced(p->core) && !w->ledger[ki].local && !p->core->told; i++) {
         int q = proc_of(w, v->members[i].id);
         proc_t *x = &w->procs[q];
-        if (v->members[i].first_gen > a->key.gen || !x->alive || x->over || w->ledger[ki].out[q].kind || w->ledger[ki].whole[q]) continue;
-        sim_fail(w, "a copy is kept while somebody may need it", "process %d released boundary %llu operation %llx, process %d has not finished it",
-                 node, (unsigned long long)a->key.gen, (unsigned long long)a->key.op, q);
+        if (v->members[i].first_gen > a->key.gen || !x->alive || x->over || w->ledger[ki].out[q].kind ||
+            w->ledger[ki].whole[q])
+            continue;
+        sim_fail(w, "a copy is kept while somebody may need it",
+                 "process %d released boundary %llu operation %llx, process %d has not finished it", node,
+                 (unsigned long long)a->key.gen, (unsigned long long)a->key.op, q);
     }
 }
 
@@ -413,8 +427,8 @@ static void act_op(world_t *w, int node, const rg_member_action_t *a) {
     proc_t *p = &w->procs[node];
     open_op_t *o = op_find(p, a->key);
     if (!o) {
-        sim_fail(w, "an outcome is final", "process %d: action %d on what is over: boundary %llu operation %llx", node, a->type,
-                 (unsigned long long)a->key.gen, (unsigned long long)a->key.op);
+        sim_fail(w, "an outcome is final", "process %d: action %d on what is over: boundary %llu operation %llx", node,
+                 a->type, (unsigned long long)a->key.gen, (unsigned long long)a->key.op);
         return;
     }
     if (a->type == RG_MACT_OP_FORWARD) {
@@ -455,7 +469,9 @@ static void act_view(world_t *w, int node, int joined, uint64_t gen) {
         p->gen = p->first_gen = gen;
         p->idx = 0;
         w->joins++;
-        if (v->kind == RG_VIEW_JOIN && gen != v->cut) sim_fail(w, "a newcomer starts at the cut", "process %d: %llu, cut %llu", node, (unsigned long long)gen, (unsigned long long)v->cut);
+        if (v->kind == RG_VIEW_JOIN && gen != v->cut)
+            sim_fail(w, "a newcomer starts at the cut", "process %d: %llu, cut %llu", node, (unsigned long long)gen,
+                     (unsigned long long)v->cut);
         program_soon(w, node);
     }
     roster_t *r = (roster_t *)(uintptr_t)roster_of(p, v->data_epoch);
@@ -467,7 +483,8 @@ static void act_view(world_t *w, int node, int joined, uint64_t gen) {
         r->first_gen[i] = v->members[i].first_gen;
     }
     w->views++;
-    sim_trace(w, "process %d: view %llu of %u members, data epoch %llu", node, (unsigned long long)v->epoch, v->n, (unsigned long long)v->data_epoch);
+    sim_trace(w, "process %d: view %llu of %u members, data epoch %llu", node, (unsigned long long)v->epoch, v->n,
+              (unsigned long long)v->data_epoch);
 }
 
 static void act_note(world_t *w, int node, const rg_member_action_t *a) {
@@ -518,8 +535,10 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
 }
 
 static const char *action_name(rg_mact_t t) {
-    static const char *const names[] = {"SEND", "CONNECT", "DISCONNECT", "WELCOME", "JOINED", "REFUSED", "WAITING", "FENCE", "VIEW", "OP_RUN",
-        "OP_COMMIT", "OP_RELEASE", "OP_RESTART", "OP_FORWARD", "OP_SERVE", "OP_ABORT", "BOUNDARY", "NOTE", "EXPELLED", "CONTROL"};
+    static const char *const names[] = { "SEND",      "CONNECT",    "DISCONNECT", "WELCOME",    "JOINED",
+                                         "REFUSED",   "WAITING",    "FENCE",      "VIEW",       "OP_RUN",
+                                         "OP_COMMIT", "OP_RELEASE", "OP_RESTART", "OP_FORWARD", "OP_SERVE",
+                                         "OP_ABORT",  "BOUNDARY",   "NOTE",       "EXPELLED",   "CONTROL" };
     return names[t];
 }
 
@@ -544,8 +563,9 @@ void proc_event(world_t *w, int node, rg_member_event_t *ev) {
         if (a.type == RG_MACT_SEND) conn_send(w, p->conn, 1, a.bytes, a.len);
         else n++;
         if (a.type != RG_MACT_SEND && a.type != RG_MACT_NOTE)
-            sim_trace(w, "process %d: %s gen %llu key %llu/%llx peer %llu status %d %s", node, action_name(a.type), (unsigned long long)a.gen,
-                      (unsigned long long)a.key.gen, (unsigned long long)a.key.op, (unsigned long long)a.peer, a.status, a.text);
+            sim_trace(w, "process %d: %s gen %llu key %llu/%llx peer %llu status %d %s", node, action_name(a.type),
+                      (unsigned long long)a.gen, (unsigned long long)a.key.gen, (unsigned long long)a.key.op,
+                      (unsigned long long)a.peer, a.status, a.text);
     }
     uint64_t d = rg_member_deadline(p->core);
     if (d != NEVER && d < p->tick_at) {

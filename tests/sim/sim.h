@@ -12,22 +12,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAXP 20       /* processes of a run, dead ones included */
-#define MAXK 8192     /* operations of a run */
-#define MAXOPEN 40    /* operations in flight at a process */
+#define MAXP 20    /* processes of a run, dead ones included */
+#define MAXK 8192  /* operations of a run */
+#define MAXOPEN 40 /* operations in flight at a process */
 #define MAXROSTER 64
 #define MAXCONN 4096
 #define MS 1000000ull
 #define US 1000ull
 #define NEVER UINT64_MAX
 
-typedef enum { EV_TICK, EV_TO_COORD, EV_TO_PROC, EV_COORD_CLOSED, EV_PROC_DOWN, EV_DIAL, EV_LINK_TRY, EV_LINK_UP,
-               EV_LINK_DOWN, EV_DATA, EV_PROGRAM, EV_FAULT, EV_EXPIRE, EV_START } ev_type;
+typedef enum {
+    EV_TICK,
+    EV_TO_COORD,
+    EV_TO_PROC,
+    EV_COORD_CLOSED,
+    EV_PROC_DOWN,
+    EV_DIAL,
+    EV_LINK_TRY,
+    EV_LINK_UP,
+    EV_LINK_DOWN,
+    EV_DATA,
+    EV_PROGRAM,
+    EV_FAULT,
+    EV_EXPIRE,
+    EV_START
+} ev_type;
 typedef enum { D_CONTRIB, D_DONE, D_NOTE, D_RESULT } data_type;
 
 /* Planted faults: each changes the simulated world (never the shipped code) in one way that a checker must see. */
-typedef enum { PLANT_NONE, PLANT_VERDICT, PLANT_EARLY, PLANT_OLD_DATA, PLANT_OLD_DONE, PLANT_DROP_VIEW, PLANT_CUT,
-               PLANT_WATERMARK, PLANT_NO_LINK_NEWS, PLANT_NO_NOTES, PLANT_NO_FREEZE, PLANT_END } plant_t;
+typedef enum {
+    PLANT_NONE,
+    PLANT_VERDICT,
+    PLANT_EARLY,
+    PLANT_OLD_DATA,
+    PLANT_OLD_DONE,
+    PLANT_DROP_VIEW,
+    PLANT_CUT,
+    PLANT_WATERMARK,
+    PLANT_NO_LINK_NEWS,
+    PLANT_NO_NOTES,
+    PLANT_NO_FREEZE,
+    PLANT_END
+} plant_t;
 
 typedef struct event {
     uint64_t at, seq, conn, token;
@@ -49,9 +75,21 @@ typedef struct open_op {
 } open_op_t;
 
 /* What a process has received for an operation, of the newest data epoch heard of. */
-typedef struct inbox { uint64_t epoch, contrib, truth, done, computed, mask; uint8_t result; uint64_t result_epoch; uint16_t sig[MAXP]; } inbox_t;
-typedef struct kept { int ki; uint64_t computed, mask; } kept_t;
-typedef struct roster { uint64_t epoch; uint32_t n; uint64_t id[MAXP], first_gen[MAXP]; } roster_t;
+typedef struct inbox {
+    uint64_t epoch, contrib, truth, done, computed, mask;
+    uint8_t result;
+    uint64_t result_epoch;
+    uint16_t sig[MAXP];
+} inbox_t;
+typedef struct kept {
+    int ki;
+    uint64_t computed, mask;
+} kept_t;
+typedef struct roster {
+    uint64_t epoch;
+    uint32_t n;
+    uint64_t id[MAXP], first_gen[MAXP];
+} roster_t;
 
 typedef struct proc {
     int started, alive, over, joined, fenced, gone; /* gone: over or dead: not held to the outcome of others */
@@ -67,23 +105,35 @@ typedef struct proc {
     uint32_t n_rosters;
     inbox_t inbox[MAXK];
     uint32_t inbox_n;
-    uint8_t linked[MAXP];   /* wants a link to this process, or has one */
-    uint64_t ltoken[MAXP], lid[MAXP]; /* token of the link, and the member id that it is for: a process may come again as another */
-    uint64_t skipped;       /* operations of this process's program that it never called */
+    uint8_t linked[MAXP]; /* wants a link to this process, or has one */
+    uint64_t ltoken[MAXP],
+        lid[MAXP];    /* token of the link, and the member id that it is for: a process may come again as another */
+    uint64_t skipped; /* operations of this process's program that it never called */
 } proc_t;
 
-typedef struct link { uint8_t up; uint64_t token, last_ab, last_ba; } link_t;
+typedef struct link {
+    uint8_t up;
+    uint64_t token, last_ab, last_ba;
+} link_t;
 
-typedef struct outcome { uint8_t kind; int16_t status; uint64_t computed, mask; } outcome_t; /* kind: 1 success, 2 error */
+typedef struct outcome {
+    uint8_t kind;
+    int16_t status;
+    uint64_t computed, mask;
+} outcome_t; /* kind: 1 success, 2 error */
 typedef struct ledger {
     rg_op_key_t key;
-    uint64_t founded; /* the first view of the group: one that died out may be founded again, and counts anew */
+    uint64_t founded;      /* the first view of the group: one that died out may be founded again, and counts anew */
     uint8_t rule_l, local; /* local: somebody ended it alone while the coordinator was lost */
     uint64_t whole[MAXP];  /* data epoch in which it was complete at each process */
     outcome_t out[MAXP];
 } ledger_t;
 
-typedef struct conn { int node; uint8_t alive; uint64_t last_up, last_down; } conn_t;
+typedef struct conn {
+    int node;
+    uint8_t alive;
+    uint64_t last_up, last_down;
+} conn_t;
 
 typedef struct world {
     uint64_t seed, rng, now, seq, heartbeat, phase2_at, end_gen, events;
@@ -107,7 +157,9 @@ typedef struct world {
     ledger_t *ledger;
     int n_ledger;
     int16_t khash[4 * MAXK];
-    struct { uint64_t epoch, gen, mask; } parts[2048];
+    struct {
+        uint64_t epoch, gen, mask;
+    } parts[2048];
     uint32_t n_parts;
     /* the shape of this run */
     uint32_t initial, min_size, window, faults, jitter_us, gap_us, spike, p_crash, p_other, overlap;

@@ -54,7 +54,7 @@ event_t *sim_push(world_t *w, uint64_t at, ev_type type, int node) {
         w->heap = realloc(w->heap, w->heap_cap * sizeof *w->heap);
         if (!w->heap) abort();
     }
-    event_t e = {.at = at < w->now ? w->now : at, .seq = ++w->seq, .type = (int16_t)type, .node = (int16_t)node};
+    event_t e = { .at = at < w->now ? w->now : at, .seq = ++w->seq, .type = (int16_t)type, .node = (int16_t)node };
     size_t i = w->heap_n++;
     while (i && before(&e, &w->heap[(i - 1) / 2])) {
         w->heap[i] = w->heap[(i - 1) / 2];
@@ -100,9 +100,11 @@ static const uint8_t *keep_bytes(world_t *w, const uint8_t *bytes, size_t len) {
 }
 
 static const char *msg_name(const uint8_t *b, size_t len) {
-    static const char *const names[] = {"?", "JOIN", "REBIND", "WELCOME", "REFUSE", "WAITING", "PEERS", "READY", "PREPARE",
-        "PROMISE", "FREEZE", "REPORT", "NACK", "INSTALL", "ACCEPT", "ACTIVATE", "EXPEL", "HEARTBEAT", "HEARTBEAT_ACK",
-        "LINK", "ABORT_OP", "LEAVE", "PROBE"};
+    static const char *const names[] = { "?",        "JOIN",   "REBIND",    "WELCOME",       "REFUSE",
+                                         "WAITING",  "PEERS",  "READY",     "PREPARE",       "PROMISE",
+                                         "FREEZE",   "REPORT", "NACK",      "INSTALL",       "ACCEPT",
+                                         "ACTIVATE", "EXPEL",  "HEARTBEAT", "HEARTBEAT_ACK", "LINK",
+                                         "ABORT_OP", "LEAVE",  "PROBE" };
     return len >= 8 && b[6] < RG_MSG_END ? names[b[6]] : "?";
 }
 
@@ -112,7 +114,8 @@ static int msg_is(const uint8_t *b, size_t len, rg_msg_t t) { return len >= 8 &&
 static int mangle(world_t *w, int node, int to_coord, uint8_t *b, size_t len) {
     if (to_coord) return msg_is(b, len, RG_MSG_LINK) && w->plant == PLANT_NO_LINK_NEWS;
     if (msg_is(b, len, RG_MSG_HEARTBEAT_ACK) && w->plant == PLANT_NO_NOTES && len >= 24) memset(b + 16, 0, 8);
-    if (msg_is(b, len, RG_MSG_FREEZE) && w->plant == PLANT_NO_FREEZE) { /* never reaches this one, however often it is said */
+    if (msg_is(b, len, RG_MSG_FREEZE) &&
+        w->plant == PLANT_NO_FREEZE) { /* never reaches this one, however often it is said */
         if (!w->plant_done) w->plant_node = node;
         w->plant_done = 1;
         return node == w->plant_node;
@@ -176,15 +179,15 @@ static void dialed(world_t *w, int node) {
         return;
     }
     p->conn = ++w->n_conns;
-    w->conns[p->conn] = (conn_t){.node = node, .alive = 1};
-    rg_member_event_t ev = {.type = RG_MEV_CONTROL_UP};
+    w->conns[p->conn] = (conn_t){ .node = node, .alive = 1 };
+    rg_member_event_t ev = { .type = RG_MEV_CONTROL_UP };
     proc_event(w, node, &ev);
 }
 
 /* ---- The coordinator ------------------------------------------------------------------------------------------- */
 
 void coord_event(world_t *w, rg_cev_t type, uint64_t conn, const uint8_t *bytes, size_t len) {
-    rg_coord_event_t ev = {.type = type, .now_ns = w->now, .conn = conn, .bytes = bytes, .len = len};
+    rg_coord_event_t ev = { .type = type, .now_ns = w->now, .conn = conn, .bytes = bytes, .len = len };
     rg_status_t st = rg_coord_step(w->coord, &ev);
     const char *bad = rg_coord_check(w->coord);
     if (st != RG_OK || bad) sim_fail(w, bad ? bad : "coordinator: step failed", "status %d", st);
@@ -220,8 +223,13 @@ int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size) {
     p->started = p->alive = 1;
     p->tick_at = NEVER;
     p->core = calloc(1, rg_member_size(MAXP));
-    rg_member_params_t mp = {.max_members = MAXP, .addr_len = 4, .host = 1, .cores = 2, .pid = 1000u + (uint32_t)node,
-                             .min_size = min_size, .order = (uint32_t)sim_below(w, 3)};
+    rg_member_params_t mp = { .max_members = MAXP,
+                              .addr_len = 4,
+                              .host = 1,
+                              .cores = 2,
+                              .pid = 1000u + (uint32_t)node,
+                              .min_size = min_size,
+                              .order = (uint32_t)sim_below(w, 3) };
     mp.identity[0] = (uint8_t)node;
     memcpy(mp.group, "sim", 4);
     memcpy(mp.label, "host", 5);
@@ -256,7 +264,7 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->initial = 1 + (uint32_t)sim_below(w, 6);
     w->min_size = sim_below(w, 4) ? w->initial : 1;
     w->phase2_at = (150 + sim_below(w, 150)) * MS;
-    rg_coord_params_t cp = {.max_members = MAXP, .heartbeat_ns = w->heartbeat, .id = 1};
+    rg_coord_params_t cp = { .max_members = MAXP, .heartbeat_ns = w->heartbeat, .id = 1 };
     memcpy(cp.group, "sim", 4);
     memset(cp.nonce, 7, sizeof cp.nonce);
     w->coord = calloc(1, rg_coord_size(MAXP));
@@ -283,13 +291,13 @@ static void tick(world_t *w, int node, uint64_t at) {
     }
     if (at != w->procs[node].tick_at) return;
     w->procs[node].tick_at = NEVER;
-    rg_member_event_t ev = {.type = RG_MEV_TICK};
+    rg_member_event_t ev = { .type = RG_MEV_TICK };
     proc_event(w, node, &ev);
 }
 
 static void control(world_t *w, const event_t *e) {
     proc_t *p = e->node >= 0 ? &w->procs[e->node] : NULL;
-    rg_member_event_t ev = {.bytes = e->bytes, .len = e->len};
+    rg_member_event_t ev = { .bytes = e->bytes, .len = e->len };
     switch (e->type) {
     case EV_TO_COORD:
         if (w->conns[e->conn].alive) coord_event(w, RG_CEV_MESSAGE, e->conn, e->bytes, e->len);
@@ -312,7 +320,7 @@ static void control(world_t *w, const event_t *e) {
 }
 
 static void dispatch(world_t *w, const event_t *e) {
-    rg_member_event_t ev = {0};
+    rg_member_event_t ev = { 0 };
     switch (e->type) {
     case EV_TICK: tick(w, e->node, e->at); break;
     case EV_DIAL: dialed(w, e->node); break;
@@ -360,7 +368,9 @@ void sim_run(world_t *w) {
             heal(w);
         }
         event_t e = pop(w);
-        uint64_t paused = e.node < 0 || e.type == EV_TO_COORD || e.type == EV_COORD_CLOSED ? w->coord_paused : w->procs[e.node].paused_until;
+        uint64_t paused = e.node < 0 || e.type == EV_TO_COORD || e.type == EV_COORD_CLOSED
+                              ? w->coord_paused
+                              : w->procs[e.node].paused_until;
         if (e.type == EV_FAULT || e.type == EV_LINK_TRY) paused = 0;
         if (paused > e.at) { /* a stopped process finds everything at once when it goes on, in the same order */
             event_t *again = sim_push(w, paused, (ev_type)e.type, e.node);

@@ -25,7 +25,12 @@ typedef struct rig_note {
     char text[RG_CORE_TEXT_MAX];
 } rig_note_t;
 
-typedef struct rig_msg { int to_coord, node; uint64_t conn; size_t len; uint8_t *bytes; } rig_msg_t;
+typedef struct rig_msg {
+    int to_coord, node;
+    uint64_t conn;
+    size_t len;
+    uint8_t *bytes;
+} rig_msg_t;
 
 typedef struct rig {
     rg_coord_t *coord;
@@ -42,7 +47,7 @@ typedef struct rig {
 static inline void rig_push(rig_t *r, int to_coord, int node, uint64_t conn, const uint8_t *bytes, size_t len) {
     rig_msg_t *m = &r->queue[r->tail++ % RIG_QUEUE];
     cr_assert(r->tail - r->head <= RIG_QUEUE);
-    *m = (rig_msg_t){to_coord, node, conn, len, malloc(len)};
+    *m = (rig_msg_t){ to_coord, node, conn, len, malloc(len) };
     memcpy(m->bytes, bytes, len);
 }
 
@@ -52,8 +57,8 @@ static inline void rig_links(rig_t *r, int i) {
     for (int k = 0; k < RIG_MAX; k++) {
         if (k == i || !r->wants[i][k] || !r->wants[k][i] || r->up[i][k] || !r->m[k]) continue;
         r->up[i][k] = r->up[k][i] = 1;
-        rig_member(r, i, (rg_member_event_t){.type = RG_MEV_LINK_UP, .peer = rg_member_id(r->m[k])});
-        rig_member(r, k, (rg_member_event_t){.type = RG_MEV_LINK_UP, .peer = rg_member_id(r->m[i])});
+        rig_member(r, i, (rg_member_event_t){ .type = RG_MEV_LINK_UP, .peer = rg_member_id(r->m[k]) });
+        rig_member(r, k, (rg_member_event_t){ .type = RG_MEV_LINK_UP, .peer = rg_member_id(r->m[i]) });
     }
 }
 
@@ -70,7 +75,7 @@ static inline rg_status_t rig_step(rig_t *r, int i, rg_member_event_t ev) {
         }
         rig_note_t *n = &r->note[i][r->notes[i]++];
         cr_assert(r->notes[i] < RIG_NOTES);
-        *n = (rig_note_t){a.type, a.key, a.status, a.peer, a.gen, a.computed, a.keep, ""};
+        *n = (rig_note_t){ a.type, a.key, a.status, a.peer, a.gen, a.computed, a.keep, "" };
         strncpy(n->text, a.text, sizeof n->text - 1);
         if (a.type == RG_MACT_CONNECT) r->wants[i][a.member->identity[0]] = 1;
         if (a.type == RG_MACT_DISCONNECT)
@@ -84,7 +89,7 @@ static inline rg_status_t rig_step(rig_t *r, int i, rg_member_event_t ev) {
 static inline void rig_member(rig_t *r, int i, rg_member_event_t ev) { cr_assert(rig_step(r, i, ev) == 0); }
 
 static inline void rig_coord(rig_t *r, rg_cev_t type, uint64_t conn, const uint8_t *bytes, size_t len) {
-    rg_coord_event_t ev = {.type = type, .now_ns = r->now, .conn = conn, .bytes = bytes, .len = len};
+    rg_coord_event_t ev = { .type = type, .now_ns = r->now, .conn = conn, .bytes = bytes, .len = len };
     cr_assert(rg_coord_step(r->coord, &ev) == 0);
     const char *bad = rg_coord_check(r->coord);
     cr_assert(!bad, "%s", bad);
@@ -106,7 +111,8 @@ static inline void rig_settle(rig_t *r) {
     while (r->head != r->tail) {
         rig_msg_t m = r->queue[r->head++ % RIG_QUEUE];
         if (m.to_coord) rig_coord(r, RG_CEV_MESSAGE, m.conn, m.bytes, m.len);
-        else if (r->conn[m.node] == m.conn) rig_member(r, m.node, (rg_member_event_t){.type = RG_MEV_MESSAGE, .bytes = m.bytes, .len = m.len});
+        else if (r->conn[m.node] == m.conn)
+            rig_member(r, m.node, (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = m.bytes, .len = m.len });
         free(m.bytes);
     }
 }
@@ -117,7 +123,7 @@ static inline void rig_pass(rig_t *r, uint64_t ns) {
         r->now += RIG_HEARTBEAT / 16;
         rig_coord(r, RG_CEV_TICK, 0, NULL, 0);
         for (int i = 0; i < RIG_MAX; i++)
-            if (r->m[i]) rig_member(r, i, (rg_member_event_t){.type = RG_MEV_TICK});
+            if (r->m[i]) rig_member(r, i, (rg_member_event_t){ .type = RG_MEV_TICK });
         rig_settle(r);
     }
 }
@@ -126,14 +132,16 @@ static inline void rig_start(rig_t *r, uint32_t max) {
     memset(r, 0, sizeof *r);
     r->now = 1000000000;
     r->coord = calloc(1, rg_coord_size(max));
-    rg_coord_params_t p = {.max_members = max, .heartbeat_ns = RIG_HEARTBEAT, .id = 1};
+    rg_coord_params_t p = { .max_members = max, .heartbeat_ns = RIG_HEARTBEAT, .id = 1 };
     memcpy(p.group, "default", 8);
     memset(p.nonce, 3, 16);
     cr_assert(rg_coord_init(r->coord, &p) == 0);
 }
 
 static inline rg_member_params_t rig_params(int i, uint32_t min_size) {
-    rg_member_params_t p = {.max_members = RIG_MAX, .host = 1, .cores = 2, .pid = 100u + (uint32_t)i, .min_size = min_size};
+    rg_member_params_t p = {
+        .max_members = RIG_MAX, .host = 1, .cores = 2, .pid = 100u + (uint32_t)i, .min_size = min_size
+    };
     p.identity[0] = (uint8_t)i;
     memcpy(p.group, "default", 8);
     memcpy(p.label, "box", 4);
@@ -142,7 +150,7 @@ static inline rg_member_params_t rig_params(int i, uint32_t min_size) {
 
 static inline void rig_connect(rig_t *r, int i) {
     r->conn[i] = ++r->conns;
-    rig_member(r, i, (rg_member_event_t){.type = RG_MEV_CONTROL_UP});
+    rig_member(r, i, (rg_member_event_t){ .type = RG_MEV_CONTROL_UP });
     rig_settle(r);
 }
 
@@ -174,20 +182,28 @@ static inline void rig_end(rig_t *r) {
     free(r->coord);
 }
 
-static inline rg_op_key_t key_of(uint64_t gen, uint64_t tag, uint64_t seq) { return (rg_op_key_t){gen, tag << 32 | seq}; }
+static inline rg_op_key_t key_of(uint64_t gen, uint64_t tag, uint64_t seq) {
+    return (rg_op_key_t){ gen, tag << 32 | seq };
+}
 
 static inline rg_op_sig_t sig_of(int rule_l, rg_on_fault_t f) {
-    return (rg_op_sig_t){.kind = RG_KIND_ALL_REDUCE, .dtype = RG_F32, .op = RG_SUM, .on_fault = (uint8_t)f, .rule_l = (uint8_t)rule_l, .count = 10};
+    return (rg_op_sig_t){ .kind = RG_KIND_ALL_REDUCE,
+                          .dtype = RG_F32,
+                          .op = RG_SUM,
+                          .on_fault = (uint8_t)f,
+                          .rule_l = (uint8_t)rule_l,
+                          .count = 10 };
 }
 
 static inline void rig_op(rig_t *r, int i, rg_mev_t type, rg_op_key_t key, rg_op_sig_t sig) {
-    rig_member(r, i, (rg_member_event_t){.type = type, .key = key, .sig = sig});
+    rig_member(r, i, (rg_member_event_t){ .type = type, .key = key, .sig = sig });
 }
 
 /* The last action of this type about this operation (or about nothing: gen 0, op 0), or NULL. */
 static inline const rig_note_t *told(rig_t *r, int i, rg_mact_t type, rg_op_key_t key) {
     for (uint32_t k = r->notes[i]; k-- > 0;)
-        if (r->note[i][k].type == type && r->note[i][k].key.gen == key.gen && r->note[i][k].key.op == key.op) return &r->note[i][k];
+        if (r->note[i][k].type == type && r->note[i][k].key.gen == key.gen && r->note[i][k].key.op == key.op)
+            return &r->note[i][k];
     return NULL;
 }
 

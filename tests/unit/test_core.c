@@ -3,7 +3,7 @@
 #include "core_rig.h"
 
 static rig_t r;
-static const rg_op_key_t k0 = {0, 0};
+static const rg_op_key_t k0 = { 0, 0 };
 
 Test(op, rule_s_between_two__committed_at_once_with_a_copy__released_by_watermark) {
     rig_group(&r, 2);
@@ -13,7 +13,7 @@ Test(op, rule_s_between_two__committed_at_once_with_a_copy__released_by_watermar
     const rig_note_t *n = told(&r, 0, RG_MACT_OP_COMMIT, k0);
     cr_assert(n && n->keep == 1 && n->computed == 1);
     cr_assert(!rg_member_drained(r.m[0]));
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_WATERMARK, .peer = rg_member_id(r.m[1]), .note = 1});
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_WATERMARK, .peer = rg_member_id(r.m[1]), .note = 1 });
     cr_assert(told(&r, 0, RG_MACT_OP_RELEASE, k0) != NULL);
     cr_assert(rg_member_drained(r.m[0]));
     rig_op(&r, 1, RG_MEV_OP_COMPLETE, k0, sig_of(0, RG_RETRY));
@@ -61,7 +61,7 @@ Test(op, seventy_small_ones_ahead_of_the_others__the_last_wait_for_a_release) {
     }
     cr_assert(told(&r, 0, RG_MACT_OP_COMMIT, key_of(0, 0, 63)) != NULL);
     cr_assert(told(&r, 0, RG_MACT_OP_COMMIT, key_of(0, 0, 64)) == NULL);
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_WATERMARK, .peer = rg_member_id(r.m[1]), .note = 16});
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_WATERMARK, .peer = rg_member_id(r.m[1]), .note = 16 });
     cr_assert(told(&r, 0, RG_MACT_OP_COMMIT, key_of(0, 0, 69)) != NULL);
     rig_end(&r);
 }
@@ -73,7 +73,7 @@ Test(op, more_than_the_table_holds__refused_and_not_taken) {
         r.notes[0] = 0;
         rig_op(&r, 0, RG_MEV_OP_START, key_of(0, 0, q), s);
     }
-    rg_member_event_t ev = {.type = RG_MEV_OP_START, .key = key_of(0, 0, RG_CORE_MAX_OPS), .sig = s};
+    rg_member_event_t ev = { .type = RG_MEV_OP_START, .key = key_of(0, 0, RG_CORE_MAX_OPS), .sig = s };
     cr_assert(rig_step(&r, 0, ev) == RG_ERR_RESOURCE);
     rig_op(&r, 0, RG_MEV_OP_COMPLETE, k0, s);
     rig_op(&r, 0, RG_MEV_OP_DONE, k0, s);
@@ -92,7 +92,9 @@ Test(recovery, a_member_dies_and_the_policy_is_retry__survivors_restart) {
         cr_assert(rg_member_view(r.m[i])->n == 2);
         cr_assert(rg_member_view(r.m[i])->data_epoch == 2);
     }
-    cr_assert(strstr(r.log, "group default: view 2 (recovery): 2 members, lost rank 2 (id 3, box, pid 102): connection closed; decided in") != NULL, "%s", r.log);
+    cr_assert(strstr(r.log, "group default: view 2 (recovery): 2 members, lost rank 2 (id 3, box, pid 102): connection "
+                            "closed; decided in") != NULL,
+              "%s", r.log);
     rig_end(&r);
 }
 
@@ -212,7 +214,9 @@ Test(fail, one_never_calls_it__timeout_for_all_and_the_group_goes_on) {
     rg_op_key_t k = key_of(0, 3, 0), k2 = key_of(0, 0, 0);
     for (int i = 0; i < 2; i++) rig_op(&r, i, RG_MEV_OP_START, k, sig_of(1, RG_RETRY));
     for (int i = 0; i < 3; i++) rig_op(&r, i, RG_MEV_OP_START, k2, sig_of(1, RG_RETRY));
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_OP_FAIL, .key = k, .status = RG_ERR_TIMEOUT, .text = "deadline passed after 5 s"});
+    rig_member(&r, 0,
+               (rg_member_event_t){
+                   .type = RG_MEV_OP_FAIL, .key = k, .status = RG_ERR_TIMEOUT, .text = "deadline passed after 5 s" });
     rig_settle(&r);
     for (int i = 0; i < 2; i++) {
         const rig_note_t *n = told(&r, i, RG_MACT_OP_ABORT, k);
@@ -233,7 +237,9 @@ Test(fail, different_arguments__mismatch_names_both_sides_and_the_minority) {
     rig_op(&r, 0, RG_MEV_OP_START, k0, s);
     rig_op(&r, 1, RG_MEV_OP_START, k0, other);
     rig_op(&r, 2, RG_MEV_OP_START, k0, other);
-    rig_member(&r, 1, (rg_member_event_t){.type = RG_MEV_OP_FAIL, .key = k0, .status = RG_ERR_MISMATCH, .peer = 1, .text = "differs"});
+    rig_member(&r, 1,
+               (rg_member_event_t){
+                   .type = RG_MEV_OP_FAIL, .key = k0, .status = RG_ERR_MISMATCH, .peer = 1, .text = "differs" });
     rig_settle(&r);
     for (int i = 0; i < 3; i++) {
         const rig_note_t *n = told(&r, i, RG_MACT_OP_ABORT, k0);
@@ -248,7 +254,8 @@ Test(fail, the_result_is_already_shown_somewhere__forwarded_and_not_aborted) {
     rg_op_sig_t s = sig_of(0, RG_RETRY);
     for (int i = 0; i < 2; i++) rig_op(&r, i, RG_MEV_OP_START, k0, s);
     rig_op(&r, 0, RG_MEV_OP_COMPLETE, k0, s);
-    rig_member(&r, 1, (rg_member_event_t){.type = RG_MEV_OP_FAIL, .key = k0, .status = RG_ERR_TIMEOUT, .text = "late"});
+    rig_member(&r, 1,
+               (rg_member_event_t){ .type = RG_MEV_OP_FAIL, .key = k0, .status = RG_ERR_TIMEOUT, .text = "late" });
     rig_settle(&r);
     cr_assert(told(&r, 1, RG_MACT_OP_ABORT, k0) == NULL);
     cr_assert(told(&r, 1, RG_MACT_OP_FORWARD, k0) != NULL);
@@ -259,14 +266,15 @@ Test(fail, while_the_coordinator_is_lost__ends_here_and_later_for_all) {
     rig_group(&r, 2);
     for (int i = 0; i < 2; i++) rig_op(&r, i, RG_MEV_OP_START, k0, sig_of(1, RG_RETRY));
     r.cut[0] = 1;
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_CONTROL_DOWN});
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_CONTROL_DOWN });
     cr_assert(rg_member_coordinator_lost(r.m[0]));
     for (int k = 0; k < 20; k++) {
         r.now += RIG_HEARTBEAT / 16;
-        rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_TICK});
+        rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_TICK });
     }
     cr_assert(told_any(&r, 0, RG_MACT_CONTROL) != NULL);
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_OP_FAIL, .key = k0, .status = RG_ERR_TIMEOUT, .text = "late"});
+    rig_member(&r, 0,
+               (rg_member_event_t){ .type = RG_MEV_OP_FAIL, .key = k0, .status = RG_ERR_TIMEOUT, .text = "late" });
     const rig_note_t *n = told(&r, 0, RG_MACT_OP_ABORT, k0);
     cr_assert(n && n->status == RG_ERR_TIMEOUT);
     rig_end(&r);
@@ -276,11 +284,11 @@ Test(fail, a_link_is_down_and_the_coordinator_lost__coordinator_error_names_both
     rig_group(&r, 2);
     rig_op(&r, 0, RG_MEV_OP_START, k0, sig_of(1, RG_RETRY));
     r.cut[0] = 1;
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_CONTROL_DOWN});
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_LINK_DOWN, .peer = 2, .text = "reset"});
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_CONTROL_DOWN });
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_LINK_DOWN, .peer = 2, .text = "reset" });
     for (int k = 0; k < 20; k++) {
         r.now += RIG_HEARTBEAT / 16;
-        rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_TICK});
+        rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_TICK });
     }
     const rig_note_t *n = told(&r, 0, RG_MACT_OP_ABORT, k0);
     cr_assert(n && n->status == RG_ERR_COORDINATOR && n->peer == 2);

@@ -3,7 +3,7 @@
 #include "core_rig.h"
 
 static rig_t r;
-static const rg_op_key_t none = {0, 0};
+static const rg_op_key_t none = { 0, 0 };
 
 Test(join, three_wait_for_three__one_first_view_in_order_of_arrival) {
     rig_start(&r, 8);
@@ -73,7 +73,7 @@ Test(join, another_version__refused_with_both) {
     rg_member_params_t p = rig_params(0, 1);
     cr_assert(rg_member_init(r.m[0], &p) == 0);
     r.conn[0] = ++r.conns;
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_CONTROL_UP});
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_CONTROL_UP });
     r.queue[0].bytes[4] = 9;
     rig_settle(&r);
     const rig_note_t *n = told_any(&r, 0, RG_MACT_REFUSED);
@@ -91,7 +91,7 @@ Test(join, a_running_group__newcomer_enters_at_the_cut_and_nobody_is_fenced) {
     cr_assert(rg_member_participants(r.m[0], 1, NULL, 0) == 2);
     cr_assert(rg_member_participants(r.m[0], 2, NULL, 0) == 3);
     cr_assert(rg_member_newcomers(r.m[0]));
-    for (uint64_t g = 1; g <= 2; g++) rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_BOUNDARY, .gen = g});
+    for (uint64_t g = 1; g <= 2; g++) rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_BOUNDARY, .gen = g });
     cr_assert(!rg_member_newcomers(r.m[0]));
     rig_end(&r);
 }
@@ -100,9 +100,9 @@ Test(join, a_promise_is_reached__the_boundary_is_held_until_the_view_is_known) {
     rig_group(&r, 2);
     r.cut[1] = 1; /* member 1 does not hear of PREPARE, so the cut stays open */
     rig_join(&r, 2, rig_params(2, 1));
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_BOUNDARY, .gen = 1});
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_BOUNDARY, .gen = 1 });
     cr_assert(told_any(&r, 0, RG_MACT_BOUNDARY) && told_any(&r, 0, RG_MACT_BOUNDARY)->gen == 1);
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_BOUNDARY, .gen = 2});
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_BOUNDARY, .gen = 2 });
     const rig_note_t *n = told_any(&r, 0, RG_MACT_BOUNDARY);
     int prepared = r.m[0]->promise_on;
     cr_assert(n->gen == (prepared ? 1u : 2u));
@@ -133,25 +133,26 @@ Test(join, a_candidate_that_does_not_answer__costs_the_members_nothing) {
     rg_member_params_t p = rig_params(3, 1);
     cr_assert(rg_member_init(r.m[3], &p) == 0);
     r.conn[3] = ++r.conns;
-    rig_member(&r, 3, (rg_member_event_t){.type = RG_MEV_CONTROL_UP});
+    rig_member(&r, 3, (rg_member_event_t){ .type = RG_MEV_CONTROL_UP });
     while (r.head != r.tail && !(r.coord->growth == RG_GROW_CHECK)) {
         rig_msg_t m = r.queue[r.head++ % RIG_QUEUE];
         if (m.to_coord) rig_coord(&r, RG_CEV_MESSAGE, m.conn, m.bytes, m.len);
-        else rig_member(&r, m.node, (rg_member_event_t){.type = RG_MEV_MESSAGE, .bytes = m.bytes, .len = m.len});
+        else rig_member(&r, m.node, (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = m.bytes, .len = m.len });
         free(m.bytes);
     }
     cr_assert(r.coord->growth == RG_GROW_CHECK);
     r.cut[3] = 1;
     while (r.head != r.tail) free(r.queue[r.head++ % RIG_QUEUE].bytes);
     rig_pass(&r, RIG_HEARTBEAT / 2);
-    for (int i = 0; i < 3; i++) cr_assert(!r.m[i]->promise_on, "member %d holds boundaries for a candidate that is not there", i);
+    for (int i = 0; i < 3; i++)
+        cr_assert(!r.m[i]->promise_on, "member %d holds boundaries for a candidate that is not there", i);
     cr_assert(rg_member_view(r.m[0])->n == 3);
     rig_end(&r);
 }
 
 Test(leave, in_order__closed_for_the_leaver_and_left_for_the_others) {
     rig_group(&r, 3);
-    rig_member(&r, 1, (rg_member_event_t){.type = RG_MEV_LEAVE});
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_LEAVE });
     rig_settle(&r);
     const rig_note_t *n = told_any(&r, 1, RG_MACT_EXPELLED);
     cr_assert(n && n->status == RG_ERR_CLOSED);
@@ -162,7 +163,7 @@ Test(leave, in_order__closed_for_the_leaver_and_left_for_the_others) {
 
 Test(detect, silence__expelled_and_told_so_when_it_speaks_again) {
     rig_group(&r, 3);
-    rig_member(&r, 2, (rg_member_event_t){.type = RG_MEV_OP_START, .key = none, .sig = sig_of(1, RG_RETRY)});
+    rig_member(&r, 2, (rg_member_event_t){ .type = RG_MEV_OP_START, .key = none, .sig = sig_of(1, RG_RETRY) });
     r.cut[2] = 1;
     rig_pass(&r, RIG_HEARTBEAT + RIG_HEARTBEAT / 2);
     cr_assert(rg_member_view(r.m[0])->n == 2);
@@ -178,7 +179,7 @@ Test(detect, silence__expelled_and_told_so_when_it_speaks_again) {
 
 Test(detect, a_link_between_two_live_members_breaks__the_later_rank_goes_and_hears_why) {
     rig_group(&r, 3);
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_LINK_DOWN, .peer = 2, .text = "connection reset"});
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_LINK_DOWN, .peer = 2, .text = "connection reset" });
     rig_settle(&r);
     cr_assert(rg_member_view(r.m[0])->n == 3);
     rig_pass(&r, RIG_HEARTBEAT / 4);
@@ -190,8 +191,8 @@ Test(detect, a_link_between_two_live_members_breaks__the_later_rank_goes_and_hea
 
 Test(detect, two_members_complain_about_one__that_one_goes) {
     rig_group(&r, 3);
-    rig_member(&r, 1, (rg_member_event_t){.type = RG_MEV_LINK_DOWN, .peer = 1, .text = "reset"});
-    rig_member(&r, 2, (rg_member_event_t){.type = RG_MEV_LINK_DOWN, .peer = 1, .text = "reset"});
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_LINK_DOWN, .peer = 1, .text = "reset" });
+    rig_member(&r, 2, (rg_member_event_t){ .type = RG_MEV_LINK_DOWN, .peer = 1, .text = "reset" });
     rig_settle(&r);
     rig_pass(&r, RIG_HEARTBEAT / 4);
     cr_assert(told_any(&r, 0, RG_MACT_EXPELLED) != NULL);
@@ -203,7 +204,7 @@ Test(detect, the_only_member_comes_back_on_a_new_connection__it_stays) {
     rig_group(&r, 1);
     uint64_t c = r.conn[0];
     r.conn[0] = 0;
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_CONTROL_DOWN});
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_CONTROL_DOWN });
     rig_coord(&r, RG_CEV_CLOSED, c, NULL, 0);
     r.now += RIG_HEARTBEAT / 4;
     rig_connect(&r, 0);
@@ -246,7 +247,8 @@ Test(detect, garbage_from_a_member__it_is_shown_out) {
 
 Test(roll, members_and_candidates__in_rank_order) {
     rig_group(&r, 2);
-    rig_member(&r, 0, (rg_member_event_t){.type = RG_MEV_TICK, .bytes_sent = 5, .bytes_received = 6, .operations = 7});
+    rig_member(&r, 0,
+               (rg_member_event_t){ .type = RG_MEV_TICK, .bytes_sent = 5, .bytes_received = 6, .operations = 7 });
     rig_pass(&r, RIG_HEARTBEAT / 4);
     rg_roll_row_t rows[4];
     uint64_t epoch;
@@ -270,7 +272,7 @@ static void crowd_drain(rg_coord_t *c) {
 }
 
 static void crowd_message(rg_coord_t *c, uint64_t now, uint64_t conn, const rg_w_t *w) {
-    rg_coord_event_t ev = {.type = RG_CEV_MESSAGE, .now_ns = now, .conn = conn, .bytes = w->p, .len = w->len};
+    rg_coord_event_t ev = { .type = RG_CEV_MESSAGE, .now_ns = now, .conn = conn, .bytes = w->p, .len = w->len };
     cr_assert(rg_coord_step(c, &ev) == 0);
 }
 
@@ -278,26 +280,26 @@ Test(crowd, a_thousand_join_and_one_dies__one_view_and_one_recovery) {
     static uint8_t buf[4096];
     uint64_t now = 1000000000;
     rg_coord_t *c = calloc(1, rg_coord_size(CROWD));
-    rg_coord_params_t p = {.max_members = CROWD, .heartbeat_ns = 2000000000, .id = 1};
+    rg_coord_params_t p = { .max_members = CROWD, .heartbeat_ns = 2000000000, .id = 1 };
     cr_assert(rg_coord_init(c, &p) == 0);
-    rg_msg_join_t j = {.min_size = CROWD, .addr_len = 64};
+    rg_msg_join_t j = { .min_size = CROWD, .addr_len = 64 };
     for (uint64_t i = 1; i <= CROWD; i++) {
-        rg_w_t w = {buf, 0, sizeof buf, 0};
+        rg_w_t w = { buf, 0, sizeof buf, 0 };
         rg_w_join(&w, &j);
         crowd_message(c, now, i, &w);
         crowd_drain(c);
     }
     for (int k = 0; k < 50 && rg_coord_deadline(c) <= now + 10000000; k++) {
-        rg_coord_event_t ev = {.type = RG_CEV_TICK, .now_ns = now += 2000000};
+        rg_coord_event_t ev = { .type = RG_CEV_TICK, .now_ns = now += 2000000 };
         cr_assert(rg_coord_step(c, &ev) == 0);
         crowd_drain(c);
     }
     for (int phase = 0; phase < 2; phase++) {
         for (uint64_t i = 1; i <= CROWD; i++) {
-            rg_w_t w = {buf, 0, sizeof buf, 0};
+            rg_w_t w = { buf, 0, sizeof buf, 0 };
             rg_w_header(&w, phase ? RG_MSG_PROMISE : RG_MSG_READY);
             if (phase) {
-                rg_w_term(&w, (rg_term_t){1, 1});
+                rg_w_term(&w, (rg_term_t){ 1, 1 });
                 rg_w_u64(&w, 0);
                 rg_w_u64(&w, 0);
             } else {
@@ -310,12 +312,12 @@ Test(crowd, a_thousand_join_and_one_dies__one_view_and_one_recovery) {
     }
     crowd_drain(c);
     cr_assert(c->n == CROWD);
-    rg_coord_event_t gone = {.type = RG_CEV_CLOSED, .now_ns = now, .conn = 500};
+    rg_coord_event_t gone = { .type = RG_CEV_CLOSED, .now_ns = now, .conn = 500 };
     cr_assert(rg_coord_step(c, &gone) == 0);
     for (uint64_t i = 1; i <= CROWD; i++) {
         if (i == 500) continue;
-        rg_w_t w = {buf, 0, sizeof buf, 0};
-        rg_report_head_t h = {.term = {1, 1}, .base = 1};
+        rg_w_t w = { buf, 0, sizeof buf, 0 };
+        rg_report_head_t h = { .term = { 1, 1 }, .base = 1 };
         rg_w_report_head(&w, &h);
         rg_w_u32(&w, 0);
         rg_w_u32(&w, 0);
