@@ -68,6 +68,7 @@ typedef struct rg_past {
 typedef struct rg_link {
     uint64_t id; /* member; 0: free */
     int up;
+    uint64_t dropped_at; /* poll before the drop; 0: never used */
 } rg_link_t;
 
 /* ---- Memory (memory.c) ------------------------------------------------------------------------------------------------ */
@@ -200,9 +201,10 @@ struct rg_group {
     size_t todo_len, todo_cap, todo_at;
     int in_todo;
 
-    rg_link_t *links;    /* RG_MAX_LINKS */
-    uint32_t n_links;    /* highest used + 1 */
-    rg_roster_t *roster; /* of the present generation and view */
+    rg_link_t *links;              /* RG_MAX_LINKS */
+    uint32_t n_links;              /* highest used + 1 */
+    uint64_t polls, polls_drained; /* of the transport; the last that took all it had to report */
+    rg_roster_t *roster;           /* of the present generation and view */
     rg_past_t past[RG_PAST];
     uint64_t gen;
     uint32_t next_seq; /* tag 0 */
@@ -227,7 +229,7 @@ struct rg_group {
     size_t blocks_bytes;
     rg_kept_t *kept, *kept_free;
     struct {
-        uint32_t link;
+        uint64_t from;
         rg_tag_t tag;
     } strays[16];
     uint32_t stray_at;

@@ -36,22 +36,27 @@ void rg_group_over(rg_group_t *g, rg_status_t status, const char *text) {
 
 /* ---- Actions ----------------------------------------------------------------------------------------------------------- */
 
+/* A number that is free, and of whose former peer the transport has nothing left to report. */
+static uint32_t link_free(const rg_group_t *g) {
+    for (uint32_t i = 0; i < RG_MAX_LINKS; i++)
+        if (!g->links[i].id && (!g->links[i].dropped_at || g->links[i].dropped_at < g->polls_drained)) return i;
+    return UINT32_MAX;
+}
+
 static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     uint32_t i = rg_link_of(g, a->peer);
     if (i != UINT32_MAX) return; /* repeated by the core after a change of plan */
-    i = rg_link_of(g, 0);
+    i = link_free(g);
     if (i == UINT32_MAX) {
-        if (g->n_links == RG_MAX_LINKS) {
-            RG_LOGF(&g->log, RG_LOG_ERROR, "no link left for member %llu: %u are in use", (unsigned long long)a->peer,
-                    RG_MAX_LINKS);
-            return;
-        }
-        i = g->n_links++;
+        RG_LOGF(&g->log, RG_LOG_ERROR, "no link left for member %llu: %u are in use", (unsigned long long)a->peer,
+                RG_MAX_LINKS);
+        return;
     }
+    if (i >= g->n_links) g->n_links = i + 1;
     rg_error_t err = { 0 };
     if (rg_os_need_fds((g->n_links + 16) * g->cfg.rails + 64, &err) != RG_OK) /* the link may still fit: try */
         rg_group_set_errmsg(g, "%s", err.text);
-    g->links[i] = (rg_link_t){ a->peer, 0 };
+    g->links[i] = (rg_link_t){ .id = a->peer };
     rg_tp_peer_t peer = {
         .addr = a->member->addr, .addr_len = a->member->addr_len, .dial = a->dial, .timeout_ms = g->cfg.join_timeout_ms
     };
@@ -66,7 +71,7 @@ static void act_disconnect(rg_group_t *g, uint64_t id) {
     uint32_t i = rg_link_of(g, id);
     if (i == UINT32_MAX) return;
     g->tp_ops->drop(g->tp, i);
-    g->links[i] = (rg_link_t){ 0 };
+    g->links[i] = (rg_link_t){ .dropped_at = g->polls };
     while (g->n_links && !g->links[g->n_links - 1].id) g->n_links--;
 }
 

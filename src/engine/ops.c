@@ -247,7 +247,7 @@ static void op_check_strays(rg_request_t *op) {
         const rg_tag_t *t = &g->strays[i].tag;
         if (t->sig && t->op == op->key.op && t->gen == op->key.gen && t->epoch == op->roster->data_epoch &&
             t->sig != op->tag_sig && t->ord < RG_SERVE_ORD)
-            rg_op_fail(op, RG_ERR_MISMATCH, g->links[g->strays[i].link].id, "members called different operations");
+            rg_op_fail(op, RG_ERR_MISMATCH, g->strays[i].from, "members called different operations");
     }
 }
 
@@ -502,7 +502,7 @@ static void op_stray(rg_group_t *g, const rg_completion_t *c) {
         rg_op_fail(op, RG_ERR_MISMATCH, g->links[c->link].id, "members called different operations");
         return;
     }
-    g->strays[g->stray_at % 16].link = c->link;
+    g->strays[g->stray_at % 16].from = g->links[c->link].id;
     g->strays[g->stray_at++ % 16].tag = c->tag;
 }
 

@@ -55,6 +55,7 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
 
 static int poll_transport(rg_group_t *g, uint64_t now) {
     rg_completion_t c[COMPLETIONS];
+    g->polls++;
     int n = g->tp_ops->poll(g->tp, c, COMPLETIONS);
     for (int i = 0; i < n; i++) {
         if (c[i].event == RG_TP_LINK_UP || c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_NOTE)
@@ -62,6 +63,7 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
         else rg_op_completion(g, &c[i]);
         if (g->phase == RG_PHASE_OVER) break;
     }
+    if (n < COMPLETIONS) g->polls_drained = g->polls; /* what it had to report has been dealt with */
     return n;
 }
 
