@@ -25,7 +25,7 @@ void rg_control_init(rg_control_t *c) {
 static void control_hang_up(rg_control_t *c) {
     if (c->fd >= 0) close(c->fd);
     c->fd = -1;
-    c->connecting = 0;
+    c->connecting = c->renew = 0;
     c->in_len = c->out_len = c->out_off = 0;
 }
 
@@ -63,10 +63,13 @@ rg_status_t rg_control_connect(rg_group_t *g) {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     c->fd = fd;
     c->connecting = 1;
+    c->connect_by_ns = rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 1000000u;
     c->retry_at_ns = 0;
     struct epoll_event e = { .events = EPOLLIN | EPOLLOUT, .data.u32 = 1 };
     if (epoll_ctl(g->epfd, EPOLL_CTL_ADD, fd, &e) != 0) {
+        rg_group_set_errmsg(g, "coordinator %s: %s", g->cfg.coordinator, strerror(errno));
         control_hang_up(c);
+        c->retry_at_ns = rg_os_now_ns() + c->backoff_ns;
         return RG_ERR_SYSTEM;
     }
     return RG_OK;
@@ -137,10 +140,11 @@ static int control_frames(rg_group_t *g, uint64_t now) {
 static int control_connected(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
     struct pollfd p = { .fd = c->fd, .events = POLLOUT };
-    if (poll(&p, 1, 0) <= 0) return 0;
     int err = 0;
     socklen_t len = sizeof err;
-    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &len);
+    if (poll(&p, 1, 0) > 0) getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &err, &len);
+    else if (now >= c->connect_by_ns) err = ETIMEDOUT; /* the kernel itself would try for minutes, ever more rarely */
+    else return 0;
     if (err) {
         rg_group_set_errmsg(g, "coordinator %s: %s", g->cfg.coordinator, strerror(err));
         control_lost(g, now);
@@ -180,6 +184,12 @@ int rg_control_poll(rg_group_t *g, uint64_t now) {
         control_frames(g, now);
         if (c->fd >= 0) control_lost(g, now);
         return 1;
+    }
+    if (any) {
+        c->renew = 0;
+    } else if (c->renew && c->fd >= 0) {
+        control_lost(g, now);
+        c->retry_at_ns = now;
     }
     return any;
 }

@@ -163,8 +163,9 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a) {
         break;
     case RG_MACT_NOTE: g->tp_ops->note(g->tp, RG_TP_ALL_LINKS, a->note, (int)a->flush); break;
     case RG_MACT_CONTROL:
-        if (g->control.fd < 0 && !g->control.retry_at_ns)
-            g->control.retry_at_ns = 1; /* at the next round: not from inside a read of the old one */
+        /* At the next round: not from inside a read of the old connection. */
+        if (g->control.fd >= 0) g->control.renew = !g->control.connecting;
+        else if (!g->control.retry_at_ns) g->control.retry_at_ns = 1;
         break;
     default: /* verdicts on operations, and EXPELLED, which must come after the aborts before it */
         act_todo(g, a);
