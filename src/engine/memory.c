@@ -54,14 +54,22 @@ static void block_free(rg_block_t *b) {
     free(b);
 }
 
+/* Blocks that were used last come first, so the last large one has been idle for longest: sizes that are asked for no
+ * more make room for those that are. */
 void rg_block_put(rg_group_t *g, rg_block_t *b) {
     if (!b) return;
     uint32_t large = 0;
+    rg_block_t **oldest = NULL;
     if (b->cap >= BLOCK_MAP_MIN)
-        for (rg_block_t *i = g->blocks; i; i = i->next) large += i->cap >= BLOCK_MAP_MIN;
+        for (rg_block_t **at = &g->blocks; *at; at = &(*at)->next)
+            if ((*at)->cap >= BLOCK_MAP_MIN) {
+                large++;
+                oldest = at;
+            }
     if (large >= BLOCK_IDLE_MAX) {
-        block_free(b);
-        return;
+        rg_block_t *old = *oldest;
+        *oldest = old->next;
+        block_free(old);
     }
     b->next = g->blocks;
     g->blocks = b;
