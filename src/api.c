@@ -321,7 +321,7 @@ rg_status_t rg_test(rg_request_t *op, rg_result_t *result) {
         st = RG_ERR_CLOSED;
     } else {
         if (op->state != RG_OPS_FINISHED && g->driver != RG_DRIVER_CALLER)
-            rg_progress(g, rg_os_now_ns()); /* so that testing alone makes progress, without a thread too */
+            rg_help(g); /* so that testing alone makes progress, without a thread too */
         if (op->state == RG_OPS_FINISHED) st = collect(g, op, result);
     }
     rg_unlock(g);

@@ -307,6 +307,7 @@ void rg_unlock(rg_group_t *g);
 int rg_progress(rg_group_t *g, uint64_t now); /* one round, locked; 1 when something happened */
 /* Drives or waits until *flag is non-zero or deadline_ns has passed or the group is over. Locked on entry and exit. */
 void rg_drive(rg_group_t *g, int (*finished)(void *arg), void *arg, uint64_t deadline_ns);
+void rg_help(rg_group_t *g); /* one round beside whoever drives */
 void rg_wake(rg_group_t *g); /* somebody changed what the driver waits for */
 void rg_wake_thread(rg_group_t *g);
 void *rg_progress_thread(void *group);

@@ -42,6 +42,7 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
     if (c->event == RG_TP_LINK_UP) {
         g->links[c->link].up = 1;
         ev.type = RG_MEV_LINK_UP;
+        if (g->phase == RG_PHASE_JOINING) g->errmsg[0] = 0; /* what kept it down is no reason any more */
     } else if (c->event == RG_TP_LINK_DOWN) {
         g->links[c->link].up = 0;
         ev.type = RG_MEV_LINK_DOWN;
@@ -80,6 +81,14 @@ int rg_progress(rg_group_t *g, uint64_t now) {
     }
     if (g->open_ops) rg_ops_check_deadlines(g, now);
     return any;
+}
+
+/* The driver may sleep on what the transport had to wait for before this round: where that has changed it must look
+ * again, because the caller of this may not come back for long. */
+void rg_help(rg_group_t *g) {
+    int64_t ns = INT64_MAX;
+    int any = rg_progress(g, rg_os_now_ns());
+    if (g->sleeping && g->phase != RG_PHASE_OVER && (any || !g->tp_ops->arm(g->tp, &ns))) rg_wake(g);
 }
 
 /* ---- Sleeping --------------------------------------------------------------------------------------------------------- */
