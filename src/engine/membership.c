@@ -3,6 +3,7 @@
  * core again. It relies on the group's lock. */
 #include "engine/group.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,13 +58,17 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     if (rg_os_need_fds((g->n_links + 16) * g->cfg.rails + 64, &err) != RG_OK) /* the link may still fit: try */
         rg_group_set_errmsg(g, "%s", err.text);
     g->links[i] = (rg_link_t){ .id = a->peer };
+    /* A link that cannot be made must say so while the join that wants it can still pass the reason on. */
+    uint32_t patience = g->phase == RG_PHASE_JOINING ? g->cfg.join_timeout_ms / 2 + 1 : g->cfg.join_timeout_ms;
     rg_tp_peer_t peer = {
-        .addr = a->member->addr, .addr_len = a->member->addr_len, .dial = a->dial, .timeout_ms = g->cfg.join_timeout_ms
+        .addr = a->member->addr, .addr_len = a->member->addr_len, .dial = a->dial, .timeout_ms = patience
     };
     memcpy(peer.identity, a->member->identity, sizeof peer.identity);
     if (g->tp_ops->connect(g->tp, i, &peer, &err) != RG_OK) {
         RG_LOGF(&g->log, RG_LOG_WARN, "link to member %llu: %s", (unsigned long long)a->peer, err.text);
         rg_group_set_errmsg(g, "link to member %llu: %s", (unsigned long long)a->peer, err.text);
+        if (g->phase == RG_PHASE_JOINING && err.sys_errno == EAFNOSUPPORT)
+            g->join_status = err.status; /* no waiting gives two hosts an address family in common */
     }
 }
 
