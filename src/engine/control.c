@@ -159,11 +159,6 @@ static int control_connected(rg_group_t *g, uint64_t now) {
 
 int rg_control_poll(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
-    if (c->redial) {
-        c->redial = 0;
-        control_hang_up(c);
-        c->retry_at_ns = now;
-    }
     if (c->fd < 0) {
         if (c->retry_at_ns && now >= c->retry_at_ns && g->phase != RG_PHASE_OVER) rg_control_connect(g);
         return 0;

@@ -23,7 +23,6 @@
 typedef struct rg_control {
     int fd;         /* -1 when there is none */
     int connecting; /* connect() has not ended */
-    int redial;     /* hang up at the next round and connect anew */
     int renew;      /* open, but perhaps dead: take a new one unless something comes */
     uint64_t retry_at_ns, backoff_ns, connect_by_ns;
     uint8_t *in;
