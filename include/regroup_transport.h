@@ -91,6 +91,8 @@ typedef struct rg_tp_peer {
     uint32_t addr_len;
     uint32_t dial;       /* 1: connect to it; 0: it connects to us */
     uint32_t timeout_ms; /* give up after this long: RG_TP_LINK_DOWN */
+    uint32_t silence_ms; /* once it is up: a peer that acknowledges nothing for this long is gone; 0: the
+                          * configuration's heartbeat_ms, which is not yet the group's when a transport is opened */
 } rg_tp_peer_t;
 
 typedef struct rg_tp_config {

@@ -277,6 +277,7 @@ static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *
     if (!l || rgt_ring_reserve(tp, 2) != 0) return rg_fail(err, RG_ERR_NOMEM, 0, "tcp: no memory for a link");
     memcpy(l->identity, peer->identity, 16);
     l->timeout_ms = peer->timeout_ms;
+    if (peer->silence_ms) tp->conf.heartbeat_ms = peer->silence_ms; /* one value for the group */
     l->deadline = rg_os_now_ns() + peer->timeout_ms * 1000000ull;
     rgt_timer_at(tp, l->deadline);
     if (!peer->dial) {

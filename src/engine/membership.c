@@ -60,9 +60,11 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     g->links[i] = (rg_link_t){ .id = a->peer };
     /* A link that cannot be made must say so while the join that wants it can still pass the reason on. */
     uint32_t patience = g->phase == RG_PHASE_JOINING ? g->cfg.join_timeout_ms / 2 + 1 : g->cfg.join_timeout_ms;
-    rg_tp_peer_t peer = {
-        .addr = a->member->addr, .addr_len = a->member->addr_len, .dial = a->dial, .timeout_ms = patience
-    };
+    rg_tp_peer_t peer = { .addr = a->member->addr,
+                          .addr_len = a->member->addr_len,
+                          .dial = a->dial,
+                          .timeout_ms = patience,
+                          .silence_ms = g->cfg.heartbeat_ms };
     memcpy(peer.identity, a->member->identity, sizeof peer.identity);
     if (g->tp_ops->connect(g->tp, i, &peer, &err) != RG_OK) {
         RG_LOGF(&g->log, RG_LOG_WARN, "link to member %llu: %s", (unsigned long long)a->peer, err.text);
