@@ -35,33 +35,33 @@ const char *rg_version(void);
 
 /* One list gives the enum, rg_strerror(), the table in the documentation and the test that all codes are distinct.
  * X(name, value, text, what the caller does) */
-#define RG_STATUS_LIST(X)                                                                                             \
-    X(OK, 0, "success", "go on")                                                                                      \
-    X(AGAIN, 1, "not finished yet", "test or wait again")                                                             \
-    X(ERR_INVALID, -1, "invalid argument", "correct the call")                                                        \
-    X(ERR_NOTSUP, -2, "not supported", "use another combination; nothing was changed")                                \
-    X(ERR_NOMEM, -3, "out of memory", "free memory and call again; the input is intact")                              \
-    X(ERR_SYSTEM, -4, "the operating system refused", "see the text; the input is intact")                            \
-    X(ERR_RESOURCE, -5, "a limit was reached", "finish some operations or raise the limit named in the text")         \
-    X(ERR_TIMEOUT, -6, "deadline passed", "the input is intact; call again or give up")                               \
-    X(ERR_PEER_LOST, -7, "a member was lost", "the input is intact and the group is usable: call again")              \
-    X(ERR_ROOT_LOST, -8, "the root of the operation was lost", "choose another root")                                 \
-    X(ERR_MISMATCH, -9, "members called different operations", "correct the program; nothing was overwritten")        \
-    X(ERR_EXPELLED, -10, "this process was expelled from the group", "destroy the handle and join again")             \
-    X(ERR_COORDINATOR, -11, "the coordinator cannot be reached", "wait for it or join another group")                 \
-    X(ERR_NO_QUORUM, -12, "no quorum", "wait, or destroy the handle and join again")                                  \
-    X(ERR_ABORTED, -13, "the group was aborted", "destroy the handle")                                                \
-    X(ERR_CANCELLED, -14, "the operation was cancelled", "the input is intact")                                       \
-    X(ERR_CLOSED, -15, "the group was left or the request is finished", "do not use the handle any more")             \
-    X(ERR_PROTOCOL, -16, "a peer broke the protocol", "check that all members run the same version")                  \
-    X(ERR_REFUSED, -17, "the coordinator refused", "see the text")                                                    \
+#define RG_STATUS_LIST(X)                                                                                              \
+    X(OK, 0, "success", "go on")                                                                                       \
+    X(AGAIN, 1, "not finished yet", "test or wait again")                                                              \
+    X(ERR_INVALID, -1, "invalid argument", "correct the call")                                                         \
+    X(ERR_NOTSUP, -2, "not supported", "use another combination; nothing was changed")                                 \
+    X(ERR_NOMEM, -3, "out of memory", "free memory and call again; the input is intact")                               \
+    X(ERR_SYSTEM, -4, "the operating system refused", "see the text; the input is intact")                             \
+    X(ERR_RESOURCE, -5, "a limit was reached", "finish some operations or raise the limit named in the text")          \
+    X(ERR_TIMEOUT, -6, "deadline passed", "the input is intact; call again or give up")                                \
+    X(ERR_PEER_LOST, -7, "a member was lost", "the input is intact and the group is usable: call again")               \
+    X(ERR_ROOT_LOST, -8, "the root of the operation was lost", "choose another root")                                  \
+    X(ERR_MISMATCH, -9, "members called different operations", "correct the program; nothing was overwritten")         \
+    X(ERR_EXPELLED, -10, "this process was expelled from the group", "destroy the handle and join again")              \
+    X(ERR_COORDINATOR, -11, "the coordinator cannot be reached", "wait for it or join another group")                  \
+    X(ERR_NO_QUORUM, -12, "no quorum", "wait, or destroy the handle and join again")                                   \
+    X(ERR_ABORTED, -13, "the group was aborted", "destroy the handle")                                                 \
+    X(ERR_CANCELLED, -14, "the operation was cancelled", "the input is intact")                                        \
+    X(ERR_CLOSED, -15, "the group was left or the request is finished", "do not use the handle any more")              \
+    X(ERR_PROTOCOL, -16, "a peer broke the protocol", "check that all members run the same version")                   \
+    X(ERR_REFUSED, -17, "the coordinator refused", "see the text")                                                     \
     X(ERR_BUG, -18, "internal error", "please report it; the group is over, the process is not")
 
 typedef enum rg_status {
 #define RG_STATUS_ENUM(name, value, text, action) RG_##name = value,
     RG_STATUS_LIST(RG_STATUS_ENUM)
 #undef RG_STATUS_ENUM
-    RG_STATUS_MIN_ = -32767 /* fixes the width of the enum; never returned */
+        RG_STATUS_MIN_ = -32767 /* fixes the width of the enum; never returned */
 } rg_status_t;
 
 /* The name ("RG_ERR_TIMEOUT"), the meaning, and the advice for a status. Static storage, never NULL. */
@@ -80,15 +80,23 @@ typedef struct rg_error {
 /* ---- Types and operators ------------------------------------------------------------------------------------ */
 
 /* X(name, value, bytes) */
-#define RG_DTYPE_LIST(X)                                                                                              \
-    X(I8, 0, 1) X(U8, 1, 1) X(I32, 2, 4) X(U32, 3, 4) X(I64, 4, 8) X(U64, 5, 8)                                       \
-    X(F16, 6, 2) X(BF16, 7, 2) X(F32, 8, 4) X(F64, 9, 8)
+#define RG_DTYPE_LIST(X)                                                                                               \
+    X(I8, 0, 1)                                                                                                        \
+    X(U8, 1, 1)                                                                                                        \
+    X(I32, 2, 4)                                                                                                       \
+    X(U32, 3, 4)                                                                                                       \
+    X(I64, 4, 8)                                                                                                       \
+    X(U64, 5, 8)                                                                                                       \
+    X(F16, 6, 2)                                                                                                       \
+    X(BF16, 7, 2)                                                                                                      \
+    X(F32, 8, 4)                                                                                                       \
+    X(F64, 9, 8)
 
 typedef enum rg_dtype {
 #define RG_DTYPE_ENUM(name, value, bytes) RG_##name = value,
     RG_DTYPE_LIST(RG_DTYPE_ENUM)
 #undef RG_DTYPE_ENUM
-    RG_DTYPE_COUNT = 10
+        RG_DTYPE_COUNT = 10
 } rg_dtype_t;
 
 /* SUM and PROD of integers wrap. AVG divides by the number of contributors, is finite whenever the true average is,
@@ -108,11 +116,17 @@ typedef enum rg_switch { RG_SWITCH_DEFAULT = 0, RG_ON = 1, RG_OFF = 2 } rg_switc
 /* What an operation does when a participant is lost while it runs. */
 typedef enum rg_on_fault {
     RG_ON_FAULT_DEFAULT = 0, /* what the configuration says; RETRY if it says nothing */
-    RG_RETRY = 1,  /* go on with the survivors; the result says who contributed */
-    RG_RETURN = 2  /* every survivor gets RG_ERR_PEER_LOST, its input intact, the group usable */
+    RG_RETRY = 1,            /* go on with the survivors; the result says who contributed */
+    RG_RETURN = 2            /* every survivor gets RG_ERR_PEER_LOST, its input intact, the group usable */
 } rg_on_fault_t;
 
-typedef enum rg_log_level { RG_LOG_NONE = 0, RG_LOG_ERROR = 1, RG_LOG_WARN = 2, RG_LOG_INFO = 3, RG_LOG_DEBUG = 4 } rg_log_level_t;
+typedef enum rg_log_level {
+    RG_LOG_NONE = 0,
+    RG_LOG_ERROR = 1,
+    RG_LOG_WARN = 2,
+    RG_LOG_INFO = 3,
+    RG_LOG_DEBUG = 4
+} rg_log_level_t;
 
 /* Called with one line without a newline. May be called from any thread that is inside the library, with locks held:
  * it must not call the library. */
@@ -122,34 +136,46 @@ typedef void (*rg_log_fn)(void *user, rg_log_level_t level, const char *line);
  * variable named beside it, and then from the default. Strings are copied. */
 typedef struct rg_config {
     size_t struct_size;
-    const char *coordinator;  /* RG_COORDINATOR "host:port" or "[v6]:port"; required from one of the two */
-    const char *group;        /* RG_GROUP group name, at most 63 bytes; "default" */
-    const char *label;        /* RG_LABEL free text shown by `regroup status`; host name */
-    const char *interface;    /* RG_INTERFACE selector: "eth0", "eth", "^lo,docker", "10.0.0.0/8", "10.1.2.3"; the way to the coordinator */
-    const char *algorithm;    /* RG_ALGORITHM "all_reduce=ring,broadcast=tree"; chosen by cost */
-    const char *tcp_congestion; /* RG_TCP_CONGESTION kernel congestion control by name, or "auto" (reno on one host, else the system's) */
-    const char *transport;    /* RG_TRANSPORT "tcp" */
-    uint32_t min_size;        /* RG_MIN_SIZE members that the first view waits for; 1 */
-    uint32_t order;           /* RG_ORDER the first view is sorted by this, then by arrival; 0 */
-    uint32_t listen_port;     /* RG_LISTEN_PORT data port of this process; 0: any free one */
-    uint32_t join_timeout_ms; /* RG_JOIN_TIMEOUT_MS 30000 */
-    uint32_t op_timeout_ms;   /* RG_OP_TIMEOUT_MS deadline of an operation that names none; 60000 */
-    uint32_t heartbeat_ms;    /* RG_HEARTBEAT_MS a member silent for this long is lost; 2000. The coordinator's value holds for the group */
-    uint32_t rails;           /* RG_RAILS connections per pair of members, 1 to 16; 1 */
-    uint32_t chunk_bytes;     /* RG_CHUNK_BYTES pipelining unit; by algorithm and size. Must be equal on all members */
-    uint32_t socket_buffer_bytes; /* RG_SOCKET_BUFFER_BYTES kernel buffer per connection and direction; chosen by the transport */
-    uint32_t small_bytes;     /* RG_SMALL_BYTES up to this size results are committed at once and a copy is kept; 65536. Equal on all members */
-    uint32_t spin_us;         /* RG_SPIN_US how long a blocking call polls before it sleeps; chosen by cores and members */
-    rg_on_fault_t on_fault;   /* RG_ON_FAULT "retry" or "return"; retry */
-    rg_switch_t deterministic; /* RG_DETERMINISTIC same inputs and members give the same bits whatever the timing; off */
-    rg_switch_t undo;         /* RG_UNDO keep what an in-place operation overwrites until it is committed; on. Off also gives up "input intact" */
-    rg_switch_t progress_thread; /* RG_PROGRESS_THREAD on. Off: progress happens only inside calls, and a program that stays away longer than heartbeat_ms is expelled */
-    rg_switch_t zero_copy;    /* RG_ZERO_COPY let the kernel send large messages without copying them where that is safe; on */
-    rg_log_level_t log_level; /* RG_LOG "error", "warn", "info", "debug": to log_fn, or to standard error when only the variable is set; none */
+    const char *coordinator; /* RG_COORDINATOR "host:port" or "[v6]:port"; required from one of the two */
+    const char *group;       /* RG_GROUP group name, at most 63 bytes; "default" */
+    const char *label;       /* RG_LABEL free text shown by `regroup status`; host name */
+    const char *interface;   /* RG_INTERFACE selector: "eth0", "eth", "^lo,docker", "10.0.0.0/8", "10.1.2.3"; the way to
+                                the coordinator */
+    const char *algorithm;   /* RG_ALGORITHM "all_reduce=ring,broadcast=tree"; chosen by cost */
+    const char *tcp_congestion; /* RG_TCP_CONGESTION kernel congestion control by name, or "auto" (reno on one host,
+                                   else the system's) */
+    const char *transport;      /* RG_TRANSPORT "tcp" */
+    uint32_t min_size;          /* RG_MIN_SIZE members that the first view waits for; 1 */
+    uint32_t order;             /* RG_ORDER the first view is sorted by this, then by arrival; 0 */
+    uint32_t listen_port;       /* RG_LISTEN_PORT data port of this process; 0: any free one */
+    uint32_t join_timeout_ms;   /* RG_JOIN_TIMEOUT_MS 30000 */
+    uint32_t op_timeout_ms;     /* RG_OP_TIMEOUT_MS deadline of an operation that names none; 60000 */
+    uint32_t heartbeat_ms; /* RG_HEARTBEAT_MS a member silent for this long is lost; 2000. The coordinator's value holds
+                              for the group */
+    uint32_t rails;        /* RG_RAILS connections per pair of members, 1 to 16; 1 */
+    uint32_t chunk_bytes;  /* RG_CHUNK_BYTES pipelining unit; by algorithm and size. Must be equal on all members */
+    uint32_t socket_buffer_bytes; /* RG_SOCKET_BUFFER_BYTES kernel buffer per connection and direction; chosen by the
+                                     transport */
+    uint32_t small_bytes; /* RG_SMALL_BYTES up to this size results are committed at once and a copy is kept; 65536.
+                             Equal on all members */
+    uint32_t spin_us;     /* RG_SPIN_US how long a blocking call polls before it sleeps; chosen by cores and members */
+    rg_on_fault_t on_fault;    /* RG_ON_FAULT "retry" or "return"; retry */
+    rg_switch_t deterministic; /* RG_DETERMINISTIC same inputs and members, same bits, whatever the timing; off */
+    rg_switch_t undo; /* RG_UNDO keep what an in-place operation overwrites until it is committed; on. Off also gives up
+                         "input intact" */
+    rg_switch_t progress_thread; /* RG_PROGRESS_THREAD on. Off: progress happens only inside calls, and a program that
+                                    stays away longer than heartbeat_ms is expelled */
+    rg_switch_t zero_copy;       /* RG_ZERO_COPY large messages go to the kernel uncopied where that is safe; on */
+    rg_log_level_t log_level; /* RG_LOG "error", "warn", "info", "debug": to log_fn, or to standard error when only the
+                                 variable is set; none */
     rg_log_fn log_fn;         /* no variable */
     void *log_user;           /* no variable */
 } rg_config_t;
-#define RG_CONFIG_INIT { sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0 }
+#define RG_CONFIG_INIT                                                                                                 \
+    {                                                                                                                  \
+        sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT,                \
+            RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0              \
+    }
 
 /* ---- Coordinator -------------------------------------------------------------------------------------------- */
 
@@ -159,15 +185,16 @@ typedef struct rg_coordinator rg_coordinator_t;
 
 typedef struct rg_coordinator_config {
     size_t struct_size;
-    const char *listen;    /* RG_COORDINATOR_LISTEN "host:port"; "127.0.0.1:0" */
-    uint32_t max_members;  /* RG_MAX_MEMBERS per group; 1024 */
-    uint32_t heartbeat_ms; /* RG_HEARTBEAT_MS 2000 */
-    uint32_t max_groups;   /* RG_MAX_GROUPS 64 */
+    const char *listen;       /* RG_COORDINATOR_LISTEN "host:port"; "127.0.0.1:0" */
+    uint32_t max_members;     /* RG_MAX_MEMBERS per group; 1024 */
+    uint32_t heartbeat_ms;    /* RG_HEARTBEAT_MS 2000 */
+    uint32_t max_groups;      /* RG_MAX_GROUPS 64 */
     rg_log_level_t log_level; /* as in rg_config: RG_LOG */
     rg_log_fn log_fn;
     void *log_user;
 } rg_coordinator_config_t;
-#define RG_COORDINATOR_CONFIG_INIT { sizeof(rg_coordinator_config_t), 0, 0, 0, 0, RG_LOG_NONE, 0, 0 }
+#define RG_COORDINATOR_CONFIG_INIT                                                                                     \
+    { sizeof(rg_coordinator_config_t), 0, 0, 0, 0, RG_LOG_NONE, 0, 0 }
 
 /* Starts listening. On success *out is owned by the caller. Errors: INVALID, SYSTEM (address in use: the text has
  * it), NOMEM. */
@@ -195,7 +222,9 @@ rg_status_t rg_group_join(const rg_config_t *config, rg_group_t **out, rg_error_
 
 /* For callers who already have ranks. One process makes an id, hosts the coordinator in it for as long as it lives,
  * and hands the 128 bytes to the others by any means. */
-typedef struct rg_unique_id_bytes { char bytes[128]; } rg_unique_id_t;
+typedef struct rg_unique_id_bytes {
+    char bytes[128];
+} rg_unique_id_t;
 rg_status_t rg_unique_id(rg_unique_id_t *id, rg_error_t *err);
 
 /* Blocks until all n processes are there; the first view has exactly the ranks given. config may be NULL; its
@@ -217,7 +246,8 @@ typedef struct rg_change {
     uint64_t boundary;   /* index of this boundary */
     uint64_t stalled_ns; /* how long this call waited */
 } rg_change_t;
-#define RG_CHANGE_INIT { sizeof(rg_change_t), 0, 0, 0, 0, 0, 0, 0, 0 }
+#define RG_CHANGE_INIT                                                                                                 \
+    { sizeof(rg_change_t), 0, 0, 0, 0, 0, 0, 0, 0 }
 rg_status_t rg_group_boundary(rg_group_t *group, rg_change_t *change);
 
 /* Leaves in order: waits, within the operation deadline, until results that others may still need are known to be
@@ -240,12 +270,13 @@ typedef struct rg_info {
     uint64_t boundary;         /* index of the last boundary passed */
     uint64_t operations;       /* committed so far */
     uint64_t bytes_sent, bytes_received;
-    uint64_t view_changes;     /* since this process joined */
-    uint64_t last_change_ns;   /* from this process's freeze to its next activation, last recovery */
-    uint32_t coordinator_lost; /* 1 while the coordinator cannot be reached */
+    uint64_t view_changes;      /* since this process joined */
+    uint64_t last_change_ns;    /* from this process's freeze to its next activation, last recovery */
+    uint32_t coordinator_lost;  /* 1 while the coordinator cannot be reached */
     uint32_t newcomers_waiting; /* 1 when a newcomer is about to enter */
 } rg_info_t;
-#define RG_INFO_INIT { sizeof(rg_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define RG_INFO_INIT                                                                                                   \
+    { sizeof(rg_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 rg_status_t rg_group_info(rg_group_t *group, rg_info_t *info);
 
 /* Identity of the member at `rank` of the current boundary. INVALID when there is none. */
@@ -263,15 +294,18 @@ typedef struct rg_result {
     uint32_t contributors;     /* how many members' data are in the result */
     uint64_t *contributor_ids; /* in: array of contributor_cap, or NULL; out: filled in rank order */
     uint32_t contributor_cap;
-    uint32_t retries;          /* times it was started again after a fault */
-    uint64_t epoch;            /* of the view in which the result was computed */
+    uint32_t retries;                    /* times it was started again after a fault */
+    uint64_t epoch;                      /* of the view in which the result was computed */
     uint64_t bytes_sent, bytes_received; /* payload, by this process, for this operation */
-    uint64_t start_ns, end_ns; /* CLOCK_MONOTONIC: call and completion */
-    uint64_t fault_ns;         /* of that, time between freeze and activation */
-    uint64_t lost_member;      /* the member to blame for an error, 0 if none */
-    char text[256];            /* cause of an error, empty on success */
+    uint64_t start_ns, end_ns;           /* CLOCK_MONOTONIC: call and completion */
+    uint64_t fault_ns;                   /* of that, time between freeze and activation */
+    uint64_t lost_member;                /* the member to blame for an error, 0 if none */
+    char text[256];                      /* cause of an error, empty on success */
 } rg_result_t;
-#define RG_RESULT_INIT { sizeof(rg_result_t), RG_OK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
+#define RG_RESULT_INIT                                                                                                 \
+    {                                                                                                                  \
+        sizeof(rg_result_t), RG_OK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }                                             \
+    }
 
 typedef struct rg_opts {
     size_t struct_size;
@@ -280,7 +314,8 @@ typedef struct rg_opts {
     rg_on_fault_t on_fault; /* must be equal on all members */
     rg_result_t *result;    /* filled before a blocking call returns; ignored when a request is asked for */
 } rg_opts_t;
-#define RG_OPTS_INIT { sizeof(rg_opts_t), 0, 0, RG_ON_FAULT_DEFAULT, 0 }
+#define RG_OPTS_INIT                                                                                                   \
+    { sizeof(rg_opts_t), 0, 0, RG_ON_FAULT_DEFAULT, 0 }
 
 /* All operations: every member calls them with equal arguments; a difference ends with MISMATCH everywhere.
  * opts may be NULL. With req NULL the call blocks until the outcome is known; otherwise *req is set, the call

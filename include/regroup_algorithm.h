@@ -48,7 +48,10 @@ typedef struct rg_coll_desc {
 typedef enum rg_buf { RG_BUF_IN = 0, RG_BUF_OUT = 1, RG_BUF_TMP = 2 } rg_buf_t;
 
 /* A range of elements. Elements of IN and OUT are elem_size bytes ("raw"), elements of TMP acc_size bytes. */
-typedef struct rg_span_range { rg_buf_t buf; uint64_t off, len; } rg_span_t;
+typedef struct rg_span_range {
+    rg_buf_t buf;
+    uint64_t off, len;
+} rg_span_t;
 
 typedef enum rg_step_kind {
     RG_STEP_SEND,        /* a -> peer */
@@ -94,14 +97,14 @@ typedef struct rg_schedule {
 #define RG_NO_STEP UINT32_MAX
 #define RG_MAX_DEPS 65535
 uint32_t rg_sched_send(rg_schedule_t *s, uint32_t peer, rg_span_t a, const uint32_t *deps, uint32_t n_deps);
-uint32_t rg_sched_recv(rg_schedule_t *s, uint32_t peer, rg_span_t dst, uint32_t flags,
-                       const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_recv(rg_schedule_t *s, uint32_t peer, rg_span_t dst, uint32_t flags, const uint32_t *deps,
+                       uint32_t n_deps);
 uint32_t rg_sched_recv_reduce(rg_schedule_t *s, uint32_t peer, rg_span_t dst, rg_span_t a, uint32_t flags,
-                       const uint32_t *deps, uint32_t n_deps);
+                              const uint32_t *deps, uint32_t n_deps);
 uint32_t rg_sched_reduce(rg_schedule_t *s, rg_span_t dst, rg_span_t a, rg_span_t b, uint32_t flags,
-                       const uint32_t *deps, uint32_t n_deps);
-uint32_t rg_sched_copy(rg_schedule_t *s, rg_span_t dst, rg_span_t a, uint32_t flags,
-                       const uint32_t *deps, uint32_t n_deps);
+                         const uint32_t *deps, uint32_t n_deps);
+uint32_t rg_sched_copy(rg_schedule_t *s, rg_span_t dst, rg_span_t a, uint32_t flags, const uint32_t *deps,
+                       uint32_t n_deps);
 rg_span_t rg_span(rg_buf_t buf, uint64_t off, uint64_t len);
 
 /* Part `index` of `parts` nearly equal parts of a span, in order; the same on every rank. Long parts start at
@@ -123,7 +126,9 @@ void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_dep
 
 /* Link parameters for cost(): seconds per message, per byte on the wire, per byte reduced; the number of processes
  * that share a core (a hop between processes that do not run at once costs a switch). */
-typedef struct rg_cost_model { double alpha, beta, gamma, sharing; } rg_cost_model_t;
+typedef struct rg_cost_model {
+    double alpha, beta, gamma, sharing;
+} rg_cost_model_t;
 
 /* The usual sum: `hops` messages one after the other, `messages` that a rank handles in all, `bytes` that it sends,
  * `reduced` bytes that it reduces. Work is multiplied by sharing. */
@@ -137,7 +142,7 @@ typedef struct rg_algorithm {
     const char *source; /* where it was published */
     int (*applies)(const rg_coll_desc_t *d);
     double (*cost)(const rg_coll_desc_t *d, const rg_cost_model_t *m); /* seconds, predicted */
-    uint64_t (*chunk)(const rg_coll_desc_t *d);  /* preferred piece in elements; NULL: the caller's default */
+    uint64_t (*chunk)(const rg_coll_desc_t *d); /* preferred piece in elements; NULL: the caller's default */
     rg_status_t (*build)(rg_schedule_t *s, const rg_coll_desc_t *d);
 } rg_algorithm_t;
 

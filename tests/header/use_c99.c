@@ -11,5 +11,6 @@ static const rg_opts_t opts = RG_OPTS_INIT;
 
 size_t sum_of_sizes(void);
 size_t sum_of_sizes(void) {
-    return config.struct_size + coordinator.struct_size + change.struct_size + info.struct_size + result.struct_size + opts.struct_size;
+    return config.struct_size + coordinator.struct_size + change.struct_size + info.struct_size + result.struct_size +
+           opts.struct_size;
 }
