@@ -10,6 +10,11 @@ format:
 format-check:
 	$(CLANG_FORMAT) --dry-run -Werror $(FORMAT_FILES)
 
+# What a script can see of the rules in CONTRIBUTING.md.
+.PHONY: style
+style:
+	@bash scripts/style.sh
+
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
 
@@ -23,6 +28,6 @@ help:
 	@echo 'make fuzz             libFuzzer (clang) over the wire codec and the core: FUZZ_SECONDS=20'
 	@echo 'make bench            our collectives on this host; make bench-peers: beside Gloo, Open MPI and MPICH'
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
-	@echo 'make format           clang-format 14; make format-check changes nothing'
+	@echo 'make format           clang-format 14; make format-check and make style change nothing'
 	@echo 'make clean            removes the build folders'
 	@echo 'Options: CC=clang-14  BUILD=folder  SAN=asan|tsan  V=1'
