@@ -79,7 +79,6 @@ rg_request_t *rg_op_alloc(rg_group_t *g) {
     op->blocking = op->failing = op->executing = op->spoiled = 0;
     op->user_in = NULL;
     op->user_out = NULL;
-    op->n_saved = 0;
     op->n_contributors = 0;
     op->frozen_at = 0;
     op->give_up_ns = 0;
@@ -240,6 +239,18 @@ static rg_status_t op_buffers(rg_request_t *op) {
     return RG_OK;
 }
 
+/* Another member issued this operation with other arguments: the text says who. */
+static void op_mismatch(rg_request_t *op, uint64_t id) {
+    char text[128];
+    uint32_t rank = UINT32_MAX;
+    for (uint32_t i = 0; op->roster && i < op->roster->n; i++)
+        if (op->roster->ids[i] == id) rank = i;
+    if (rank == UINT32_MAX)
+        snprintf(text, sizeof text, "member %llu called a different operation", (unsigned long long)id);
+    else snprintf(text, sizeof text, "rank %u (member %llu) called a different operation", rank, (unsigned long long)id);
+    rg_op_fail(op, RG_ERR_MISMATCH, id, text);
+}
+
 /* A message for this operation that came before it was started, with other arguments. */
 static void op_check_strays(rg_request_t *op) {
     rg_group_t *g = op->g;
@@ -247,7 +258,7 @@ static void op_check_strays(rg_request_t *op) {
         const rg_tag_t *t = &g->strays[i].tag;
         if (t->sig && t->op == op->key.op && t->gen == op->key.gen && t->epoch == op->roster->data_epoch &&
             t->sig != op->tag_sig && t->ord < RG_SERVE_ORD)
-            rg_op_fail(op, RG_ERR_MISMATCH, g->strays[i].from, "members called different operations");
+            op_mismatch(op, g->strays[i].from);
     }
 }
 
@@ -364,7 +375,6 @@ void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const ch
     rg_block_put(g, op->undo);
     rg_block_put(g, op->keep);
     op->undo = op->keep = NULL;
-    op->n_saved = 0;
     op->state = RG_OPS_FINISHED;
     op->res.status = status;
     op->res.end_ns = rg_os_now_ns();
@@ -437,7 +447,7 @@ void rg_op_fail(rg_request_t *op, rg_status_t status, uint64_t blame, const char
 void rg_ops_finish_all(rg_group_t *g, rg_status_t status, const char *text) {
     while (g->open_ops) {
         rg_request_t *op = g->open_ops;
-        rg_exec_restore(op);
+        rg_undo_restore(op);
         rg_op_finish(op, status, 0, text);
     }
 }
@@ -464,7 +474,7 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
         op_run(op);
         break;
     case RG_MACT_OP_RESTART:
-        rg_exec_restore(op);
+        rg_undo_restore(op);
         op->res.retries++;
         if (op->spoiled) { /* to compute on would be to add results to results */
             op_drop_run(op);
@@ -476,7 +486,7 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
         }
         break;
     case RG_MACT_OP_FORWARD:
-        rg_exec_restore(op);
+        rg_undo_restore(op);
         op_fetch(op, t->peer);
         break;
     case RG_MACT_OP_COMMIT: op_commit(op, t->computed, (int)t->keep); break;
@@ -486,7 +496,7 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
          * Others of this data epoch stall with it, until the view change that the core asks for. */
         if (op->executing || op->state == RG_OPS_FETCHING) rg_data_fence(g);
         rg_exec_stop(op);
-        rg_exec_restore(op);
+        rg_undo_restore(op);
         rg_op_finish(op, t->status, t->peer, t->text);
         break;
     }
@@ -499,7 +509,7 @@ static void op_stray(rg_group_t *g, const rg_completion_t *c) {
     rg_request_t *op = rg_op_find(g, key);
     if (op && op->executing && op->roster->data_epoch == c->tag.epoch && op->tag_sig != c->tag.sig &&
         c->tag.ord < RG_SERVE_ORD) {
-        rg_op_fail(op, RG_ERR_MISMATCH, g->links[c->link].id, "members called different operations");
+        op_mismatch(op, g->links[c->link].id);
         return;
     }
     g->strays[g->stray_at % 16].from = g->links[c->link].id;
@@ -521,7 +531,7 @@ void rg_op_completion(rg_group_t *g, const rg_completion_t *c) {
     if (!op || (op->uid & 0xffff) != (uint32_t)(c->cookie >> 32 & 0xffff) || op->state == RG_OPS_FINISHED) return;
     if (c->event == RG_TP_FAILED) {
         if (c->status == RG_TP_MISMATCH)
-            rg_op_fail(op, RG_ERR_MISMATCH, g->links[c->link].id, "members called different operations");
+            op_mismatch(op, g->links[c->link].id);
         return; /* GONE, BROKEN: the link's end is told by itself; FENCED: we asked for it */
     }
     if (step == FETCH_STEP) {
