@@ -27,8 +27,13 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = { { "api", test_api },   { "faults", test_api_faults }, { "stop", test_stop },
-                  { "join", test_join }, { "garbage", test_garbage },   { "kills-briefly", kills_briefly } };
+    } tests[] = { { "api", test_api },
+                  { "faults", test_api_faults },
+                  { "stop", test_stop },
+                  { "join", test_join },
+                  { "garbage", test_garbage },
+                  { "env", test_env },
+                  { "kills-briefly", kills_briefly } };
     int found = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1 && !strcmp(argv[1], "kills"))
@@ -40,7 +45,7 @@ int main(int argc, char **argv) {
             found = 1;
         }
     if (!found) {
-        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|kills-briefly|kills]\n");
+        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|env|kills-briefly|kills]\n");
         return 2;
     }
     printf("%d passed, %d failed, %d skipped\n", procs_passed, procs_failed, procs_skipped);

@@ -178,8 +178,8 @@ void net_close(struct net *t) {
 /* A router that has lost a link would answer with ICMP, which is a sign: there the packets are dropped by a rule. Among
  * neighbours the port is shut, and the node sees its cable pulled. */
 static int cut_rules(struct net *t, const char *what, int i) {
-    return net_batch(t->hub, "ip", "rule %s from 10.77.%d.0/24 blackhole\nrule %s to 10.77.%d.0/24 blackhole\n", what, i,
-                     what, i);
+    return net_batch(t->hub, "ip", "rule %s from 10.77.%d.0/24 blackhole\nrule %s to 10.77.%d.0/24 blackhole\n", what,
+                     i, what, i);
 }
 
 int net_cut(struct net *t, int i) {

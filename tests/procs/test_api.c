@@ -361,9 +361,12 @@ static int mismatches(rg_group_t *g, int rank, int n, void *arg) {
             uint64_t t = procs_now();
             rg_status_t s = mismatched_call(g, rank == odd, what, x, &opts);
             double ms = (double)(procs_now() - t) / 1e6;
-            PROCS_REQUIRE(s == RG_ERR_MISMATCH, "kind %d, rank %d differs: rank %d gets %s %s", what, odd, rank,
-                          rg_status_name(s), res.text);
-            PROCS_REQUIRE(strstr(res.text, "rank"), "the text names no rank: %s", res.text);
+            /* The root of a small broadcast has its result at once and does not wait to hear of the others. */
+            int early = what == 3 && odd == 0 && rank == 0 && s == RG_OK;
+            PROCS_REQUIRE(early || s == RG_ERR_MISMATCH, "kind %d, rank %d differs: rank %d gets %s %s", what, odd,
+                          rank, rg_status_name(s), res.text);
+            /* Then the others know only that it was done with other arguments. */
+            PROCS_REQUIRE((what == 3 && odd == 0) || strstr(res.text, "rank"), "the text names no rank: %s", res.text);
             PROCS_REQUIRE(!memcmp(x, y, sizeof x), "kind %d: something was overwritten", what);
             PROCS_REQUIRE(ms < 5000, "it took %.0f ms", ms);
             if (one_reduce(g, rank, n, RG_F32, RG_SUM, 100, 1, 0)) return 1;

@@ -124,7 +124,7 @@ static void *abort_main(void *arg) {
 /* Rank 0 waits in a call that the others do not make, and is freed by its own second thread. */
 static int aborting(rg_group_t *g, int rank, int n, void *arg) {
     struct meet *m = arg;
-    float x[1000] = { 0 };
+    float x[64];
     uint32_t c;
     if (sum_of(g, &c)) return 1;
     if (rank) {
@@ -133,9 +133,10 @@ static int aborting(rg_group_t *g, int rank, int n, void *arg) {
     }
     struct aborter a = { g, m, 0 };
     pthread_t t;
+    for (int i = 0; i < 64; i++) x[i] = 1;
     PROCS_REQUIRE(!pthread_create(&t, NULL, abort_main, &a), "thread");
     m->count[1] = 1;
-    rg_status_t s = rg_all_reduce(g, x, x, 1000, RG_F32, RG_SUM, NULL, NULL);
+    rg_status_t s = rg_all_reduce(g, x, x, 64, RG_F32, RG_SUM, NULL, NULL); /* as sum_of() does */
     uint64_t now = procs_now();
     pthread_join(t, NULL);
     m->count[2] = 1;
@@ -170,7 +171,8 @@ static int join_alone(int index, void *arg) {
     double ms = (double)(procs_now() - t) / 1e6;
     PROCS_REQUIRE(s == RG_ERR_TIMEOUT && !g, "%s", rg_status_name(s));
     PROCS_REQUIRE(ms > 640 && ms < 1200, "after %.0f ms", ms);
-    PROCS_REQUIRE(strstr(err.text, "2") && strstr(err.text, "3"), "does not say 2 of 3: %s", err.text);
+    /* The other one may have given up a moment earlier. */
+    PROCS_REQUIRE(strstr(err.text, "2 of 3") || strstr(err.text, "1 of 3"), "does not say how many: %s", err.text);
     return 0;
 }
 
@@ -264,12 +266,12 @@ static int thousand(int index, void *arg) {
         rg_config_t cfg = procs_config(m->address, name, 1, 0);
         rg_group_t *g = NULL;
         rg_error_t err;
-        snprintf(name, sizeof name, "g%d", i % 3);
+        snprintf(name, sizeof name, "g%d", i % 50 ? i % 3 : i);
         rg_status_t s = rg_group_join(&cfg, &g, &err);
         PROCS_REQUIRE(s == RG_OK, "group %d: %s", i, err.text);
         s = rg_all_reduce(g, &x, &x, 1, RG_F32, RG_SUM, NULL, NULL);
         PROCS_REQUIRE(s == RG_OK && x == 1, "operation of group %d: %s", i, rg_status_name(s));
-        if (i % 2) rg_group_leave(g);
+        if (i % 50) rg_group_leave(g); /* one that does not say good-bye is waited for as long as a heartbeat */
         rg_group_destroy(g);
         if (i == 100) {
             fds = procs_count_fds(getpid());
