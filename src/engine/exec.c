@@ -14,32 +14,10 @@ static uint8_t *span_ptr(const rg_request_t *op, rg_span_t sp) {
     return op->buf[sp.buf] ? op->buf[sp.buf] + sp.off * op->buf_elem[sp.buf] : NULL;
 }
 
-/* Before the first write of a final value over an input, what it covers goes into the undo log (promise 2). Every
- * element of OUT is written once (rule A2), so nothing is saved twice. */
-static int exec_save(rg_request_t *op, rg_span_t dst) {
-    if (dst.buf != RG_BUF_OUT || !dst.len) return 1;
-    if (!op->undo) {
-        /* Only where undo is off; a group of one never starts again. */
-        op->spoiled |= op->sig.kind == RG_KIND_ALL_REDUCE && op->sig.rule_l && op->user_in == op->user_out;
-        return 1;
-    }
-    if (op->n_saved == op->cap_saved) {
-        uint32_t cap = op->cap_saved ? op->cap_saved * 2 : 64;
-        rg_saved_t *grown = realloc(op->saved, cap * sizeof *grown);
-        if (!grown) return 0;
-        op->saved = grown;
-        op->cap_saved = cap;
-    }
-    uint64_t off = dst.off * op->elem, len = dst.len * op->elem;
-    rg_copy_stream((uint8_t *)op->undo->p + off, op->buf[RG_BUF_OUT] + off, len);
-    op->saved[op->n_saved++] = (rg_saved_t){ off, len };
-    return 1;
-}
-
-void rg_exec_restore(rg_request_t *op) {
-    for (uint32_t i = 0; i < op->n_saved; i++)
-        memcpy(op->buf[RG_BUF_OUT] + op->saved[i].off, (uint8_t *)op->undo->p + op->saved[i].off, op->saved[i].len);
-    op->n_saved = 0;
+/* Before a final value is written over an input. */
+static void exec_cover(rg_request_t *op, rg_span_t dst) {
+    if (op->undo && dst.buf == RG_BUF_OUT)
+        rg_undo_cover(op, dst.off * op->elem, dst.len * op->elem);
 }
 
 /* The prepared kernel for a combination of raw and partial operands. */
@@ -160,7 +138,6 @@ static rg_status_t exec_send(rg_request_t *op, uint32_t i) {
 static rg_status_t exec_recv(rg_request_t *op, uint32_t i) {
     rg_group_t *g = op->g;
     const rg_step_t *st = &op->plan->s->steps[i];
-    if (!exec_save(op, st->dst)) return RG_ERR_NOMEM;
     rg_tp_recv_t rcv = { .tag = exec_tag(op, st->ord), .cookie = exec_cookie(op, i), .dst = span_ptr(op, st->dst) };
     if (st->kind == RG_STEP_RECV_REDUCE) {
         int wire_acc = (st->flags & RG_STEP_WIRE_ACC) != 0;
@@ -173,7 +150,14 @@ static rg_status_t exec_recv(rg_request_t *op, uint32_t i) {
         rcv.dst_elem = op->buf_elem[st->dst.buf];
         rcv.a_elem = op->buf_elem[st->a.buf];
         rcv.len = st->dst.len * rcv.wire_elem;
+        if (op->undo && st->dst.buf == RG_BUF_OUT) { /* saved as the data come, while what is read is in cache anyway */
+            rg_covered_t *c = &op->covered[red - op->red];
+            *c = (rg_covered_t){ op, red, rcv.a_elem, rcv.wire_elem };
+            rcv.reduce = rg_undo_reduce;
+            rcv.reduce_ctx = c;
+        }
     } else {
+        exec_cover(op, st->dst);
         rcv.len = st->dst.len * op->buf_elem[st->dst.buf];
     }
     op->res.bytes_received += rcv.len;
@@ -194,7 +178,7 @@ static rg_status_t exec_local(rg_request_t *op, uint32_t i) {
         exec_finish(op, i); /* in place, nothing to move */
         return RG_OK;
     }
-    if (!exec_save(op, st->dst)) return RG_ERR_NOMEM;
+    exec_cover(op, st->dst);
     if (st->kind == RG_STEP_REDUCE) rg_red_run(red, dst, a, span_ptr(op, st->b), st->dst.len);
     else if (op->sig.kind != RG_KIND_ALL_REDUCE) memmove(dst, a, st->dst.len * op->elem);
     else rg_red_copy(red, dst, a, st->dst.len);

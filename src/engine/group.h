@@ -101,9 +101,12 @@ typedef enum rg_op_state {
     RG_OPS_FINISHED  /* outcome known */
 } rg_op_state_t;
 
-typedef struct rg_saved {
-    uint64_t off, len;
-} rg_saved_t;
+/* What a reduction into OUT with an undo log needs beside its kernel. */
+typedef struct rg_covered {
+    rg_request_t *op;
+    const rg_red_t *red;
+    uint32_t a_elem, b_elem;
+} rg_covered_t;
 
 struct rg_request {
     rg_group_t *g;
@@ -142,8 +145,9 @@ struct rg_request {
     rg_red_t red[32]; /* by flags; run == NULL: not prepared */
     uint64_t red_key; /* what they were prepared for */
     rg_block_t *tmp, *undo, *keep;
-    rg_saved_t *saved;
-    uint32_t n_saved, cap_saved;
+    uint64_t *saved; /* bitmap: blocks of OUT that are in the undo log */
+    uint64_t cap_saved;
+    rg_covered_t covered[32]; /* by flags, as red */
 
     rg_result_t res;
     uint64_t *contributors; /* of the result */
@@ -274,8 +278,13 @@ rg_status_t rg_exec_start(rg_request_t *op);
 void rg_exec_pump(rg_request_t *op);
 void rg_exec_step_done(rg_request_t *op, uint32_t step);
 void rg_exec_stop(rg_request_t *op);
-void rg_exec_restore(rg_request_t *op);             /* puts back what an in-place result covered */
 uint64_t rg_exec_waits_for(const rg_request_t *op); /* member id, 0: nobody */
+
+/* undo.c */
+int rg_undo_begin(rg_request_t *op);
+void rg_undo_cover(rg_request_t *op, uint64_t off, uint64_t len);
+void rg_undo_restore(rg_request_t *op);
+void rg_undo_reduce(const void *ctx, void *dst, const void *a, const void *b, size_t n);
 
 /* ops.c */
 rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op);

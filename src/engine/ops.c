@@ -232,8 +232,7 @@ static rg_status_t op_buffers(rg_request_t *op) {
     if (op->bytes && !op->sig.rule_l && !op->keep && !(op->keep = rg_block_get(g, op->bytes))) return RG_ERR_NOMEM;
     if (op->bytes && !op->sig.rule_l && !is_root(op)) op->buf[RG_BUF_OUT] = op->keep->p;
     int covers = op->sig.kind == RG_KIND_ALL_REDUCE && op->sig.rule_l && op->user_in == op->user_out && op->bytes;
-    if (covers && g->cfg.undo == RG_ON && op->roster->n > 1 && !op->undo && !(op->undo = rg_block_get(g, op->bytes)))
-        return RG_ERR_NOMEM;
+    if (covers && g->cfg.undo == RG_ON && op->roster->n > 1 && !rg_undo_begin(op)) return RG_ERR_NOMEM;
     if (s->tmp_elems && !(op->tmp = rg_block_get(g, s->tmp_elems * s->desc.acc_size))) return RG_ERR_NOMEM;
     op->buf[RG_BUF_TMP] = op->tmp ? op->tmp->p : NULL;
     return RG_OK;

@@ -160,3 +160,9 @@ void rg_copy_stream(void *dst, const void *src, size_t n) {
     if (n < STREAM_MIN_BYTES || !t->copy_stream) memcpy(dst, src, n);
     else t->copy_stream(dst, src, n);
 }
+
+void rg_copy_past_cache(void *dst, const void *src, size_t n) {
+    const rg_kernel_table_t *t = table();
+    if (n != 0 && t->copy_stream) t->copy_stream(dst, src, n);
+    else if (n != 0) memcpy(dst, src, n);
+}

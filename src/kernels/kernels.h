@@ -45,6 +45,8 @@ size_t rg_acc_size(rg_dtype_t dtype);
 
 /* Copies that do not pollute the cache where that is faster (undo log). Plain memcpy below a threshold. */
 void rg_copy_stream(void *dst, const void *src, size_t n);
+/* The same whatever the size: for parts of something large. */
+void rg_copy_past_cache(void *dst, const void *src, size_t n);
 
 /* "avx512", "avx2", "scalar"; RG_SIMD in the environment lowers it (for tests). rg_simd_force() returns 0 when the CPU
  * cannot; it is for tests and benchmarks and not thread-safe. */
