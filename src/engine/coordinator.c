@@ -57,11 +57,12 @@ struct co_conn {
 
 struct rg_coordinator {
     uv_loop_t loop;
-    uv_poll_t listener;
+    uv_poll_t listener[2]; /* one for each address family */
     uv_timer_t timer;
     uv_async_t wake;
     pthread_t thread;
-    int listen_fd, stopping;
+    int listen_fd[2], stopping;
+    uint32_t n_listen, n_polled;
     uint64_t resume_ns; /* accepting is paused until then; 0: it is not */
     char address[96];
     rg_log_t log;
@@ -470,10 +471,11 @@ static void co_accepted(rg_coordinator_t *co, int fd) {
 
 static void co_on_listener(uv_poll_t *h, int status, int events) {
     rg_coordinator_t *co = h->data;
+    int listen_fd = co->listen_fd[h - co->listener];
     (void)status;
     (void)events;
     for (int i = 0; i < CO_ACCEPT_BATCH; i++) {
-        int fd = accept4(co->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             co_accepted(co, fd);
             co_settle(co);
@@ -485,7 +487,7 @@ static void co_on_listener(uv_poll_t *h, int status, int events) {
          * looking again at once would spin. */
         RG_LOGF(&co->log, RG_LOG_WARN, "coordinator: accept: %s; pausing", strerror(errno));
         if (co->first) co_doom(co->first);
-        uv_poll_stop(&co->listener);
+        for (uint32_t k = 0; k < co->n_polled; k++) uv_poll_stop(&co->listener[k]);
         co->resume_ns = rg_os_now_ns() + CO_ACCEPT_PAUSE_NS;
         break;
     }
@@ -498,7 +500,7 @@ static void co_on_timer(uv_timer_t *t) {
     for (struct co_conn *c = co->first; c && c->expires_ns <= now; c = c->next) co_doom(c);
     if (co->resume_ns && co->resume_ns <= now) {
         co->resume_ns = 0;
-        uv_poll_start(&co->listener, UV_READABLE, co_on_listener);
+        for (uint32_t k = 0; k < co->n_polled; k++) uv_poll_start(&co->listener[k], UV_READABLE, co_on_listener);
     }
     for (uint32_t i = 0; i < co->n_groups; i++) {
         rg_coord_event_t ev = { .type = RG_CEV_TICK };
@@ -516,8 +518,10 @@ static void co_on_wake(uv_async_t *w) {
     for (uint32_t s = 0; s < co->next_slot; s++)
         if (co->slots[s]) co_conn_close(co->slots[s]);
     co->doomed = NULL;
-    uv_poll_stop(&co->listener);
-    uv_close((uv_handle_t *)&co->listener, NULL);
+    for (uint32_t k = 0; k < co->n_polled; k++) {
+        uv_poll_stop(&co->listener[k]);
+        uv_close((uv_handle_t *)&co->listener[k], NULL);
+    }
     uv_timer_stop(&co->timer);
     uv_close((uv_handle_t *)&co->timer, NULL);
     uv_close((uv_handle_t *)&co->wake, NULL);
@@ -530,7 +534,7 @@ static void *co_main(void *arg) {
 }
 
 static void co_free(rg_coordinator_t *co) {
-    if (co->listen_fd >= 0) close(co->listen_fd);
+    for (uint32_t k = 0; k < co->n_listen; k++) close(co->listen_fd[k]);
     for (uint32_t i = 0; i < co->n_groups; i++) co_group_free(co->groups[i]);
     free(co->groups);
     free(co->slots);
@@ -571,19 +575,46 @@ static rg_status_t co_config(const rg_coordinator_config_t *in, rg_coordinator_c
     return RG_OK;
 }
 
-static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t *err) {
-    struct sockaddr_storage addrs[8], bound;
-    int n = rg_os_resolve(text, addrs, 8, err), fd = -1;
-    if (n < 0) return (rg_status_t)n;
-    for (int i = 0; i < n && fd < 0; i++) {
-        socklen_t len = addrs[i].ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-        fd = rg_os_listen((struct sockaddr *)&addrs[i], len, &bound, err);
-    }
-    if (n == 0) return rg_fail(err, RG_ERR_INVALID, 0, "listen address \"%s\": no usable address", text);
+static in_port_t *co_port(struct sockaddr_storage *ss) {
+    return ss->ss_family == AF_INET6 ? &((struct sockaddr_in6 *)ss)->sin6_port : &((struct sockaddr_in *)ss)->sin_port;
+}
+
+static rg_status_t co_listen_one(rg_coordinator_t *co, struct sockaddr_storage *at, struct sockaddr_storage *bound,
+                                 rg_error_t *err) {
+    socklen_t len = at->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    int fd = rg_os_listen((struct sockaddr *)at, len, bound, err);
     if (fd < 0) return (rg_status_t)fd;
-    co->listen_fd = fd;
-    rg_os_addr_text((struct sockaddr *)&bound, co->address, sizeof co->address);
+    co->listen_fd[co->n_listen++] = fd;
     return RG_OK;
+}
+
+/* A host, also by a name that has several addresses, means the first of them that can be had; no host (":7000") means
+ * every address of each family that this machine has, on one port. */
+static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t *err) {
+    struct sockaddr_storage addrs[8], bound, second;
+    int n = rg_os_resolve(text, addrs, 8, err), every = text[0] == ':';
+    if (n < 0) return (rg_status_t)n;
+    rg_status_t status = rg_fail(err, RG_ERR_INVALID, 0, "listen address \"%s\": no usable address", text);
+    for (int i = 0; i < n && !co->n_listen; i++) {
+        in_port_t asked = *co_port(&addrs[i]);
+        status = co_listen_one(co, &addrs[i], &bound, err);
+        for (int k = i + 1, tries = 0; !status && every && k < n && co->n_listen < 2; k++) {
+            rg_error_t why = { 0 };
+            if (addrs[k].ss_family == addrs[i].ss_family) continue;
+            *co_port(&addrs[k]) = *co_port(&bound);
+            status = co_listen_one(co, &addrs[k], &second, &why);
+            if (!status) break;
+            if (why.sys_errno != EADDRINUSE) { /* the machine does not have this family */
+                status = RG_OK;
+            } else if (!asked && ++tries < 16) { /* the port that the kernel chose is taken there: another one */
+                close(co->listen_fd[--co->n_listen]);
+                status = co_listen_one(co, &addrs[i], &bound, err);
+                k = i;
+            } else if (err) *err = why;
+        }
+    }
+    if (!status) rg_os_addr_text((struct sockaddr *)&bound, co->address, sizeof co->address);
+    return status;
 }
 
 /* The thread takes no signals: they belong to the program. */
@@ -593,9 +624,14 @@ static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err) {
     if (rc) return rg_fail(err, RG_ERR_SYSTEM, -rc, "coordinator: event loop: %s", uv_strerror(rc));
     uv_async_init(&co->loop, &co->wake, co_on_wake);
     uv_timer_init(&co->loop, &co->timer);
-    rc = uv_poll_init(&co->loop, &co->listener, co->listen_fd);
-    co->wake.data = co->timer.data = co->listener.data = co;
-    if (!rc) rc = uv_poll_start(&co->listener, UV_READABLE, co_on_listener);
+    co->wake.data = co->timer.data = co;
+    for (uint32_t k = 0; !rc && k < co->n_listen; k++) {
+        rc = uv_poll_init(&co->loop, &co->listener[k], co->listen_fd[k]);
+        if (rc) break;
+        co->n_polled++;
+        co->listener[k].data = co;
+        rc = uv_poll_start(&co->listener[k], UV_READABLE, co_on_listener);
+    }
     if (!rc) {
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -618,7 +654,6 @@ rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coord
     if ((status = co_config(config, &c, err))) return status;
     rg_coordinator_t *co = calloc(1, sizeof *co);
     if (!co) return rg_fail(err, RG_ERR_NOMEM, 0, "coordinator: out of memory");
-    co->listen_fd = -1;
     if ((status = rg_log_init(&co->log, c.log_level, c.log_fn, c.log_user, err))) goto fail;
     if ((status = co_number("RG_MAX_MEMBERS", c.max_members, 1024, 16384, &co->max_members, err))) goto fail;
     if ((status = co_number("RG_HEARTBEAT_MS", c.heartbeat_ms, 2000, 3600000, &co->heartbeat_ms, err))) goto fail;
