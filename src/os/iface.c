@@ -102,7 +102,9 @@ static int item_matches(const item_t *it, const struct ifaddrs *i) {
     unsigned n, whole = it->bits / 8, rest = it->bits % 8;
     const uint8_t *b = addr_bytes(i->ifa_addr, &n);
     if (n != it->bytes || memcmp(b, it->ip, whole) != 0) return NAME_NO;
-    return rest == 0 || ((b[whole] ^ it->ip[whole]) >> (8 - rest)) == 0 ? NAME_EXACT : NAME_NO;
+    if (rest && ((b[whole] ^ it->ip[whole]) >> (8 - rest))) return NAME_NO;
+    /* A network that holds loopback among all else has not chosen loopback. */
+    return it->bits < 8 ? NAME_PREFIX : NAME_EXACT;
 }
 
 static int add(struct sockaddr_storage *out, int n, int max, const struct sockaddr *sa) {
@@ -219,6 +221,10 @@ int rg_os_local_addresses(const char *selector, const char *remote, struct socka
     }
     freeifaddrs(all);
     return n;
+}
+
+int rg_os_is_loopback(const struct sockaddr *sa) {
+    return (sa->sa_family == AF_INET || sa->sa_family == AF_INET6) && is_loopback(sa);
 }
 
 int rg_os_is_local_address(const struct sockaddr *sa) {
