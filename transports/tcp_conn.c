@@ -620,7 +620,11 @@ static void link_timer(rg_tp_t *tp, link_t *l, uint64_t now) {
         char addr[80], why[200];
         rg_os_addr_text((struct sockaddr *)&l->addr[0], addr, sizeof addr);
         snprintf(why, sizeof why, "%.199s", l->text[0] ? l->text : "no answer");
-        rgt_link_fail(tp, l, "cannot connect to %s%s within %u ms; last: %s", addr,
+        int inward = rg_os_is_loopback((struct sockaddr *)&l->addr[0]);
+        rgt_link_fail(tp, l, "cannot connect to %s%s%s within %u ms; last: %s", addr,
+                      inward ? " (that is the peer's own host only: give the peer a coordinator address or an "
+                               "RG_INTERFACE that leads outside)"
+                             : "",
                       l->addrs > 1 ? " or its other addresses" : "", l->timeout_ms, why);
     }
 }

@@ -49,6 +49,14 @@ static rg_status_t open_descriptors(rg_group_t *g, rg_error_t *err) {
     return RG_OK;
 }
 
+/* Many systems give a host's own name the address 127.0.1.1. Whoever says that name means the host, which others know
+ * by another address; whoever says "localhost" or a loopback address means this host alone. */
+static int own_name_means_loopback(const rg_group_t *g) {
+    const char *c = g->cfg.coordinator;
+    return rg_os_is_loopback((const struct sockaddr *)&g->coord_addr[0]) && c[0] != '[' && !(c[0] >= '0' && c[0] <= '9') &&
+           strncmp(c, "localhost", 9) != 0;
+}
+
 static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error_t *err) {
     char hint[128];
     static const rg_transport_t *const all[] = { &rg_transport_tcp, &rg_transport_inproc };
@@ -61,7 +69,13 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
     rg_os_addr_text((const struct sockaddr *)&g->coord_addr[0], hint, sizeof hint);
     rg_tp_config_t tc = { .config = &g->cfg, .remote_hint = hint, .log = transport_log, .log_user = &g->log };
     memcpy(tc.identity, p->identity, sizeof tc.identity);
-    rg_status_t st = g->tp_ops->open(&tc, &g->tp, p->addr, &p->addr_len, err);
+    rg_status_t st = RG_ERR_INVALID;
+    if (own_name_means_loopback(g)) {
+        tc.remote_hint = NULL; /* every address but loopback, if there is one */
+        st = g->tp_ops->open(&tc, &g->tp, p->addr, &p->addr_len, err);
+        tc.remote_hint = hint;
+    }
+    if (st != RG_OK) st = g->tp_ops->open(&tc, &g->tp, p->addr, &p->addr_len, err);
     if (st != RG_OK) return st;
     struct epoll_event e = { .events = EPOLLIN, .data.u32 = 3 };
     if (epoll_ctl(g->epfd, EPOLL_CTL_ADD, g->tp_ops->wake_fd(g->tp), &e) != 0)
