@@ -38,7 +38,7 @@ END {
             }
             errors += wrong[rows[r], lib[l]]
             if (value == 0) { printf " %22s", "not run"; continue }
-            printf " %13.1f %8s", value, m > 1 ? substr(name, 1, 8) : sprintf("+-%.0f%%", 50 * (hi - lo) / value)
+            printf " %13.1f %8s", value, (m == 1 ? sprintf("+-%.0f%%", 50 * (hi - lo) / value) : substr(name, 1, 8))
             sep = medians == "" ? "" : ", "
             medians = medians sep sprintf("\"%s\": %.2f", lib[l], value)
             spreads = spreads sep sprintf("\"%s\": [%.2f, %.2f]", lib[l], lo, hi)
@@ -51,7 +51,7 @@ END {
         printf "  %-8s %s%s\n", best, ratio ? sprintf("%.2f", ratio) : "-", errors ? "  WRONG RESULTS" : ""
         printf "%s\n  {\"collective\": \"all_reduce\", \"transport\": \"tcp\", \"ranks\": %d, \"bytes\": %d, \"median_us\": {%s}, " \
                "\"best_peer\": %s, \"ratio\": %s, \"in_place\": %s, \"congestion\": \"%s\", \"rounds\": %d, " \
-               "\"spread_us\": {%s}, \"algorithm\": {%s}, \"errors\": %d}", r > 1 ? "," : "", f[2], f[4], medians,
+               "\"spread_us\": {%s}, \"algorithm\": {%s}, \"errors\": %d}", (r == 1 ? "" : ","), f[2], f[4], medians,
                best == "" ? "null" : "\"" best "\"", ratio ? sprintf("%.3f", ratio) : "null", f[3] ? "true" : "false", f[1],
                rounds, spreads, used, errors > json
         ours = 0
@@ -64,7 +64,7 @@ END {
         for (i = 1; i <= n; i++) for (j = 1; j <= k; j++)
             printf "%s\n  {\"collective\": \"all_reduce\", \"transport\": \"tcp\", \"ranks\": %d, \"bytes\": %d, " \
                    "\"median_us\": {}, \"best_peer\": null, \"ratio\": null, \"congestion\": \"reno\", \"rounds\": 0, " \
-                   "\"not_run\": \"%s\"}", n_rows++ ? "," : "", rk[i], sz[j], why > json
+                   "\"not_run\": \"%s\"}", (n_rows++ ? "," : ""), rk[i], sz[j], why > json
     }
     printf "\n]\n" > json
     close(json)
