@@ -1,0 +1,118 @@
+/* engine_rig.c: see engine_rig.h. */
+#include "engine_rig.h"
+
+#include <criterion/criterion.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+uint64_t rig_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t rig_random(uint64_t *state) {
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+int rig_complain(rig_member_t *m, const char *file, int line, const char *fmt, ...) {
+    va_list ap;
+    int n = snprintf(m->text, sizeof m->text, "%s:%d: member %u: ", file, line, m->index);
+    va_start(ap, fmt);
+    vsnprintf(m->text + n, sizeof m->text - (size_t)n, fmt, ap);
+    va_end(ap);
+    m->bad = 1;
+    return 1;
+}
+
+const char *rig_errmsg(rig_member_t *m) {
+    static _Thread_local char text[512];
+    text[0] = 0;
+    if (m->g) rg_group_errmsg(m->g, text, sizeof text);
+    return text;
+}
+
+void rig_pass(rig_member_t *m, uint32_t gate) {
+    pthread_mutex_lock(&m->rig->lock);
+    m->rig->gate[gate]++;
+    pthread_cond_broadcast(&m->rig->cond);
+    pthread_mutex_unlock(&m->rig->lock);
+}
+
+int rig_gate(rig_member_t *m, uint32_t gate, uint32_t count) {
+    rig_t *r = m->rig;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += 60;
+    pthread_mutex_lock(&r->lock);
+    r->gate[gate]++;
+    pthread_cond_broadcast(&r->cond);
+    int rc = 0;
+    while (r->gate[gate] < count && !rc) rc = pthread_cond_timedwait(&r->cond, &r->lock, &until);
+    pthread_mutex_unlock(&r->lock);
+    return rc ? rig_complain(m, __FILE__, __LINE__, "gate %u: not all came", gate) : 0;
+}
+
+rg_group_t *rig_join(rig_member_t *m, uint32_t min_size) {
+    rg_config_t c = m->rig->config;
+    rg_group_t *g = NULL;
+    rg_error_t err = { RG_OK, 0, "" };
+    c.coordinator = m->rig->address;
+    c.min_size = min_size;
+    c.order = m->index + 1;
+    if (rg_group_join(&c, &g, &err) != RG_OK) rig_complain(m, __FILE__, __LINE__, "join: %s", err.text);
+    return g;
+}
+
+static void *member_main(void *arg) {
+    rig_member_t *m = arg;
+    m->g = rig_join(m, m->rig->n);
+    if (m->g && m->rig->body(m, m->rig->arg) && !m->bad) rig_complain(m, __FILE__, __LINE__, "failed without a word");
+    rg_group_destroy(m->g); /* after a complaint the others see a lost member instead of waiting for it */
+    m->g = NULL;
+    return NULL;
+}
+
+static void rig_open(rig_t *r, uint32_t n, const char *transport, const rg_config_t *config) {
+    const rg_config_t none = RG_CONFIG_INIT;
+    rg_coordinator_config_t cc = RG_COORDINATOR_CONFIG_INIT;
+    rg_error_t err = { RG_OK, 0, "" };
+    pthread_condattr_t attr;
+    memset(r, 0, sizeof *r);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    r->n = n;
+    r->config = config ? *config : none;
+    r->config.transport = transport;
+    if (!r->config.op_timeout_ms) r->config.op_timeout_ms = 60000;
+    cc.listen = "127.0.0.1:0";
+    cc.heartbeat_ms = r->config.heartbeat_ms ? r->config.heartbeat_ms : 2000 * RIG_SLOW;
+    cr_assert_eq(rg_coordinator_start(&cc, &r->coordinator, &err), RG_OK, "%s", err.text);
+    snprintf(r->address, sizeof r->address, "%s", rg_coordinator_address(r->coordinator));
+}
+
+void rig_run(uint32_t n, const char *transport, const rg_config_t *config, rig_body_fn body, void *arg) {
+    static rig_t rig; /* Criterion runs each test in a process of its own */
+    pthread_t thread[RIG_MAX];
+    rig_open(&rig, n, transport, config);
+    rig.body = body;
+    rig.arg = arg;
+    for (uint32_t i = 0; i < n; i++) {
+        rig.member[i].rig = &rig;
+        rig.member[i].index = i;
+        cr_assert_eq(pthread_create(&thread[i], NULL, member_main, &rig.member[i]), 0);
+    }
+    for (uint32_t i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    rg_coordinator_stop(rig.coordinator);
+    pthread_mutex_destroy(&rig.lock);
+    pthread_cond_destroy(&rig.cond);
+    for (uint32_t i = 0; i < n; i++) cr_assert(!rig.member[i].bad, "%s over %s", rig.member[i].text, transport);
+}

@@ -1,0 +1,77 @@
+/* engine_rig.h: groups whose members are threads of the test: each has an rg_group of its own over the transport that
+ * the case names, and all share a coordinator in the same process. Relies on Criterion for the verdict only in the
+ * test's own thread: members note what went wrong and the test asserts when all have ended. It must not sleep to order
+ * events: members meet at gates, which have a limit so that a failure never becomes a hang. */
+#ifndef ENGINE_RIG_H
+#define ENGINE_RIG_H
+
+#include "regroup.h"
+
+#include <pthread.h>
+#include <stdint.h>
+
+#define RIG_MAX 8
+#define RIG_GATES 64
+
+#if defined(__SANITIZE_THREAD__)
+#define RIG_SLOW 12 /* how many times longer than usual things may take, and how much less of them is done */
+#elif defined(__SANITIZE_ADDRESS__)
+#define RIG_SLOW 4
+#else
+#define RIG_SLOW 1
+#endif
+
+typedef struct rig rig_t;
+
+typedef struct rig_member {
+    rig_t *rig;
+    uint32_t index; /* order of joining in the first view, so its rank there */
+    rg_group_t *g;  /* destroyed by the rig; the body may destroy it and set NULL */
+    int bad;
+    char text[512];
+} rig_member_t;
+
+/* 0: everything held. */
+typedef int (*rig_body_fn)(rig_member_t *m, void *arg);
+
+struct rig {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    uint32_t n, gate[RIG_GATES];
+    rg_coordinator_t *coordinator;
+    char address[96];
+    rg_config_t config; /* of every member; coordinator, min_size and order are filled in */
+    rig_member_t member[RIG_MAX];
+    rig_body_fn body;
+    void *arg;
+};
+
+/* Runs body in n members of one group. config: NULL or what the members have in common. Fails the test when a member
+ * complains. */
+void rig_run(uint32_t n, const char *transport, const rg_config_t *config, rig_body_fn body, void *arg);
+
+/* Joins the rig's group (again); for members that come later. */
+rg_group_t *rig_join(rig_member_t *m, uint32_t min_size);
+
+/* Counts a pass of this gate; waits until `count` were counted. 0, or 1 after a complaint when a minute has passed. */
+int rig_gate(rig_member_t *m, uint32_t gate, uint32_t count);
+void rig_pass(rig_member_t *m, uint32_t gate); /* counts without waiting */
+
+int rig_complain(rig_member_t *m, const char *file, int line, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+uint64_t rig_now(void);
+uint64_t rig_random(uint64_t *state);
+
+/* In a body: complain and end it. */
+#define RIG_NEED(m, cond, ...)                                                                                         \
+    do {                                                                                                               \
+        if (!(cond)) return rig_complain(m, __FILE__, __LINE__, __VA_ARGS__);                                          \
+    } while (0)
+#define RIG_OK(m, call)                                                                                                \
+    do {                                                                                                               \
+        rg_status_t rig_status_ = (call);                                                                              \
+        RIG_NEED(m, rig_status_ == RG_OK, "%s: %s: %s", #call, rg_status_name(rig_status_), rig_errmsg(m));            \
+    } while (0)
+const char *rig_errmsg(rig_member_t *m);
+
+#endif
