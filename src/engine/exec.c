@@ -180,8 +180,8 @@ static rg_status_t exec_local(rg_request_t *op, uint32_t i) {
     }
     exec_cover(op, st->dst);
     if (st->kind == RG_STEP_REDUCE) rg_red_run(red, dst, a, span_ptr(op, st->b), st->dst.len);
-    else if (op->sig.kind != RG_KIND_ALL_REDUCE) memmove(dst, a, st->dst.len * op->elem);
-    else rg_red_copy(red, dst, a, st->dst.len);
+    else if (op->sig.kind == RG_KIND_ALL_REDUCE) rg_red_copy(red, dst, a, st->dst.len);
+    else if (st->dst.len) memmove(dst, a, st->dst.len * op->elem); /* an empty span has no address */
     exec_finish(op, i);
     return RG_OK;
 }
