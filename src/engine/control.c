@@ -164,7 +164,8 @@ int rg_control_poll(rg_group_t *g, uint64_t now) {
         return 0;
     }
     if (c->connecting && (!control_connected(g, now) || c->fd < 0)) return c->fd < 0;
-    int any = 0, dead = control_flush(c) != 0;
+    /* A coordinator that has closed the connection may have said why: what it sent is read first. */
+    int any = 0, dead = 0, cut = control_flush(c) != 0;
     while (c->fd >= 0 && !dead) {
         if (!buffer_reserve(&c->in, &c->in_cap, c->in_len + 16384)) break;
         size_t room = c->in_cap - c->in_len;
@@ -178,9 +179,9 @@ int rg_control_poll(rg_group_t *g, uint64_t now) {
         any = 1;
         c->in_len += (size_t)n;
         dead = control_frames(g, now) != 0;
-        if ((size_t)n < room) break;
+        if ((size_t)n < room && !cut) break;
     }
-    if (c->fd >= 0 && dead) {
+    if (c->fd >= 0 && (dead || cut)) {
         control_frames(g, now);
         if (c->fd >= 0) control_lost(g, now);
         return 1;
