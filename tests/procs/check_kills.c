@@ -191,6 +191,7 @@ static void start_worker(int slot, int first) {
 /* ---- What the driver knows ------------------------------------------------------------------------------------- */
 
 struct tally {
+    int quiet; /* planted faults: count, do not print */
     int kills, in_op, retry, returned, committed, in_place, bad;
     double ms[MAX_SAMPLES];
     int n_ms;
@@ -231,7 +232,7 @@ static uint64_t done(int slot) { return __atomic_load_n(&sh->workers[slot].finis
 
 static int say(struct tally *t, uint64_t gen, int slot, const char *what) {
     t->bad++;
-    printf("BAD: operation %llu, worker %d: %s\n", (unsigned long long)gen, slot, what);
+    if (!t->quiet) printf("BAD: operation %llu, worker %d: %s\n", (unsigned long long)gen, slot, what);
     return 0;
 }
 
@@ -251,6 +252,7 @@ static void judge(struct tally *t, uint64_t gen) {
         if (r->status && r->on_fault != RG_RETURN) say(t, gen, i, "an error under RETRY");
         if (first && !same(first, r)) {
             say(t, gen, i, "differs from another worker");
+            if (t->quiet) break;
             printf("     status %u/%u contributors %u/%u epoch %llu/%llu hash %llx/%llx\n", first->status, r->status,
                    first->contributors, r->contributors, (unsigned long long)first->epoch, (unsigned long long)r->epoch,
                    (unsigned long long)first->hash, (unsigned long long)r->hash);
@@ -503,4 +505,40 @@ int check_kills(int kills, unsigned seed, size_t bytes, int timed) {
     while (broken && waitpid(-1, NULL, WNOHANG) > 0) {}
     broken |= procs_coordinator_stop(&co) != 0;
     return report(&t, broken, timed, seed);
+}
+
+/* Each of the faults that this test is there to find, planted into the records of an operation: 1 when all are found.
+ */
+int check_kills_planted(void) {
+    static struct tally t;
+    struct shared *before = sh;
+    int found = 1;
+    sh = procs_shared(sizeof *sh);
+    for (int fault = 0; fault < 8; fault++) {
+        memset(&t, 0, sizeof t);
+        t.quiet = 1;
+        for (int i = 0; i < N; i++) {
+            struct record r = {
+                .gen = 7, .epoch = 2, .hash = 5, .ids = { 1, 2, 3, 4 }, .contributors = 4, .intact = 1
+            };
+            r.on_fault = RG_RETRY;
+            sh->workers[i].log[0] = r;
+            sh->workers[i].finished = sh->workers[i].started = 1;
+        }
+        struct record *r = &sh->workers[2].log[0];
+        if (fault == 1) r->hash = 6;
+        if (fault == 2) r->contributors = 3;
+        if (fault == 3) r->ids[3] = 5;
+        if (fault == 4) r->epoch = 3;
+        if (fault == 5) r->intact = 0;
+        if (fault == 6) r->wrong = 1;
+        if (fault == 7)
+            for (int i = 0; i < N; i++) sh->workers[i].log[0].status = (uint32_t)-RG_ERR_PEER_LOST;
+        judge(&t, 7);
+        found &= fault ? t.bad > 0 : t.bad == 0;
+    }
+    t.fds_last = 1; /* a descriptor more than at first */
+    found &= !flat(&t);
+    sh = before;
+    return found;
 }

@@ -20,6 +20,7 @@ static void kills_briefly(void) {
                   { "kills__at_the_limit_of_small__survivors_agree", 65536 },
                   { "kills__large_operations__survivors_agree", 4u << 20 } };
     unsigned seed = (unsigned)number("SEED", 1);
+    procs_case("kills__planted_disagreements__found", check_kills_planted());
     for (unsigned i = 0; i < 3; i++) procs_case(cases[i].name, check_kills(12, seed + i, cases[i].bytes, 0) == 0);
 }
 

@@ -82,6 +82,7 @@ void test_stop(void);
 void test_join(void);
 void test_garbage(void);
 void test_env(void);
+int check_kills_planted(void);                                      /* 1 when planted disagreements are found */
 int check_kills(int kills, unsigned seed, size_t bytes, int timed); /* 0 when everything held */
 
 #endif
