@@ -384,7 +384,7 @@ static int run_poll(struct run *r, uint64_t until) {
     open_streams = n;
     p[n++] = (struct pollfd){ .fd = r->signals, .events = POLLIN };
     if (!run_running(r, 1) && !open_streams) return 0;
-    /* What a peer left running may hold its pipes open for ever: when all have ended, what is there is read, no more. */
+    /* What a peer left running may hold its pipes open for ever: when all have ended, only what is there is read. */
     int wait = run_running(r, 1) ? 1000 : 50;
     if (until != UINT64_MAX && until < now + (uint64_t)wait * 1000000)
         wait = until > now ? (int)((until - now) / 1000000 + 1) : 0;
