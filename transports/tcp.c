@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#define PATIENCE 8     /* sweeps that a message without a receive may hold up those behind it */
 #define SWEEP_EVERY 64 /* polls between looks at what the direct way does not see */
 
 /* ---- Log, ring, operations ---- */
@@ -475,6 +476,14 @@ static void sweep(rg_tp_t *tp) {
         if (c->state == CONN_RAIL) rail_event(tp, c, ev[i].events);
         else if (c->state != CONN_DEAD) rgt_handshake(tp, c, ev[i].events);
     }
+    for (uint32_t i = 0; i < tp->n_links; i++) {
+        link_t *l = tp->links[i];
+        if (!l || !l->stalled) continue;
+        if (l->state == LINK_UP && ++l->patience >= PATIENCE) {
+            l->patience = 0;
+            rgt_make_way(tp, l);
+        }
+    }
 }
 
 /* Every rail in turn, without asking whether it is ready: with few rails the answer costs more than the try. */
@@ -528,6 +537,7 @@ static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns) {
     for (uint32_t i = 0; i < tp->n_links; i++) {
         link_t *l = tp->links[i];
         if (!l || l->state != LINK_UP) continue;
+        if (l->stalled && rgt_make_way(tp, l)) return 0; /* nothing else moves: what is behind it must not wait */
         for (uint32_t r = 0; r < l->rails; r++)
             if (l->rail[r]->tx_busy ? !l->rail[r]->tx_blocked : l->send_head || l->note_owed)
                 return 0; /* more can go out at once */

@@ -165,7 +165,8 @@ typedef struct link {
     send_op_t *send_head, **send_tail;
     recv_op_t *recv_head, **recv_tail;
     uint32_t posted;  /* receives in the list */
-    uint32_t stalled; /* rails whose frame waits for a receive */
+    uint32_t stalled; /* rails whose frame waits for a receive, */
+    uint32_t patience; /* and for how many sweeps */
     unasked_t *unasked;
     uint64_t unasked_bytes;
     uint32_t unasked_count;
@@ -189,6 +190,7 @@ struct rg_tp {
     char congestion[32];
     uint8_t nonce_known, armed, zero_copy;
     uint8_t many;        /* more than DIRECT_RAILS rails: epoll says which to look at */
+    uint8_t keep_now;    /* rgt_make_way() is at work */
     uint8_t copies_slow; /* copying costs more than zero copy does now */
     uint32_t copies_timed, copy_ps, frames_by_page;
     int epoll, spare_fd;
@@ -259,7 +261,8 @@ void rgt_pipe_close(conn_t *c);
 
 /* ---- tcp_recv.c ---- */
 void rgt_rx(rg_tp_t *tp, conn_t *c);
-void rgt_post(rg_tp_t *tp, link_t *l, recv_op_t *op); /* looks among what has come already */
+void rgt_post(rg_tp_t *tp, link_t *l, recv_op_t *op);
+int rgt_make_way(rg_tp_t *tp, link_t *l); /* looks among what has come already */
 void rgt_restart(rg_tp_t *tp, link_t *l);             /* looks again at frames that wait for a receive */
 void rgt_rx_fence(rg_tp_t *tp, link_t *l);
 void rgt_unasked_free(link_t *l, unasked_t *u);

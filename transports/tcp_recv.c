@@ -12,6 +12,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+/* A message nobody has asked for yet is mostly asked for within microseconds, and then its bytes go straight to their
+ * place. So a larger one waits in the kernel first, also when others are asked for: see rgt_make_way(). */
+#define KEEP_AT_ONCE 4096u
 #define TURN (512u << 10) /* bytes per call and rail: then sending has its turn */
 
 static int tag_equal(const rg_tag_t *a, const rg_tag_t *b) {
@@ -187,7 +190,7 @@ static int dispatch(rg_tp_t *tp, conn_t *c) {
     recv_op_t *op = find_recv(l, f);
     if (op) return to_receive(tp, c, op);
     if (!c->stalled) tell_unexpected(tp, l, f);
-    if (l->posted > 0) c->kept = unasked_new(l, f, 1);
+    if (l->posted > 0 && (tp->keep_now || f->total <= KEEP_AT_ONCE)) c->kept = unasked_new(l, f, 1);
     return c->kept ? DISPATCH_GO : DISPATCH_STALL;
 }
 
@@ -195,6 +198,7 @@ static void stall(conn_t *c, int on) {
     if (c->stalled != on) {
         c->stalled = (uint8_t)on;
         c->link->stalled += on ? 1u : (uint32_t)-1;
+        c->link->patience = 0;
     }
 }
 
@@ -352,6 +356,17 @@ void rgt_restart(rg_tp_t *tp, link_t *l) {
         if (tp->many || tp->armed) rgt_interest(c, c->interest | EPOLLIN);
         parse(tp, c);
     }
+}
+
+/* Rule T6: what waits for a receive has done so for long enough, and something behind it is asked for. Its bytes are
+ * kept in memory from here on. 1 when anything moved. */
+int rgt_make_way(rg_tp_t *tp, link_t *l) {
+    uint32_t before = l->stalled;
+    if (!before || !l->posted) return 0;
+    tp->keep_now = 1;
+    rgt_restart(tp, l);
+    tp->keep_now = 0;
+    return l->state != LINK_UP || l->stalled < before;
 }
 
 void rgt_post(rg_tp_t *tp, link_t *l, recv_op_t *op) {
