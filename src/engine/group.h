@@ -24,7 +24,7 @@ typedef struct rg_control {
     int fd;         /* -1 when there is none */
     int connecting; /* connect() has not ended */
     int renew;      /* open, but perhaps dead: take a new one unless something comes */
-    uint64_t retry_at_ns, backoff_ns, connect_by_ns;
+    uint64_t retry_at_ns, backoff_ns, connect_by_ns, up_since_ns;
     uint8_t *in;
     size_t in_len, in_cap;
     uint8_t *out;
@@ -174,6 +174,8 @@ enum rg_driver { RG_DRIVER_NONE, RG_DRIVER_CALLER, RG_DRIVER_THREAD };
 struct rg_group {
     pthread_mutex_t lock;
     pthread_cond_t cond;        /* an operation ended, the driver left, or the group ended */
+    pthread_mutex_t thread_lock; /* for the next two only; taken with or without `lock`, never the other way round */
+    int thread_wanted;
     pthread_cond_t thread_cond; /* for the progress thread */
     atomic_uint lock_waiters;   /* threads that want the lock: whoever drives lets them in */
     uint32_t let_in;            /* those who waited for the lock and got it */

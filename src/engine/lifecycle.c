@@ -105,6 +105,7 @@ static void init_locks(rg_group_t *g) {
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->thread_lock, NULL);
     pthread_cond_init(&g->cond, &attr);
     pthread_cond_init(&g->thread_cond, &attr);
     pthread_condattr_destroy(&attr);
@@ -251,7 +252,7 @@ void rg_group_free(rg_group_t *g) {
     g->stop = 1;
     g->driver_ticket++;
     rg_wake(g);
-    pthread_cond_broadcast(&g->thread_cond);
+    rg_wake_thread(g);
     rg_unlock(g);
     if (g->thread_running) pthread_join(g->thread, NULL);
     rg_kept_free_all(g);
@@ -273,6 +274,7 @@ void rg_group_free(rg_group_t *g) {
     pthread_cond_destroy(&g->cond);
     pthread_cond_destroy(&g->thread_cond);
     pthread_mutex_destroy(&g->lock);
+    pthread_mutex_destroy(&g->thread_lock);
     free(g);
 }
 

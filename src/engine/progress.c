@@ -33,7 +33,11 @@ void rg_wake(rg_group_t *g) {
 }
 
 void rg_wake_thread(rg_group_t *g) {
-    if (g->thread_running) pthread_cond_signal(&g->thread_cond);
+    if (!g->thread_running) return;
+    pthread_mutex_lock(&g->thread_lock);
+    g->thread_wanted = 1;
+    pthread_cond_signal(&g->thread_cond);
+    pthread_mutex_unlock(&g->thread_lock);
 }
 
 static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
@@ -206,15 +210,26 @@ void rg_drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadli
 
 static int thread_finished(void *arg) { return ((rg_group_t *)arg)->stop; }
 
+/* Keeps off for a while, without the lock of the group. It does not queue for that lock either: a lock that somebody
+ * waits for costs its holder a system call at each turn, and one that is held means that somebody makes progress. */
 static void thread_stay_away(rg_group_t *g) {
     struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    ts.tv_nsec += THREAD_STAYS_AWAY_NS;
-    if (ts.tv_nsec >= 1000000000) {
-        ts.tv_nsec -= 1000000000;
-        ts.tv_sec++;
-    }
-    pthread_cond_timedwait(&g->thread_cond, &g->lock, &ts);
+    int wanted = 0;
+    rg_unlock(g);
+    do {
+        clock_gettime(CLOCK_MONOTONIC, &ts);
+        ts.tv_nsec += THREAD_STAYS_AWAY_NS;
+        if (ts.tv_nsec >= 1000000000) {
+            ts.tv_nsec -= 1000000000;
+            ts.tv_sec++;
+        }
+        pthread_mutex_lock(&g->thread_lock);
+        if (!g->thread_wanted) pthread_cond_timedwait(&g->thread_cond, &g->thread_lock, &ts);
+        wanted = g->thread_wanted;
+        g->thread_wanted = 0;
+        pthread_mutex_unlock(&g->thread_lock);
+    } while (!wanted && pthread_mutex_trylock(&g->lock) != 0);
+    if (wanted) rg_lock(g);
 }
 
 void *rg_progress_thread(void *arg) {
