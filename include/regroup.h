@@ -264,7 +264,7 @@ void rg_group_destroy(rg_group_t *group);
 
 typedef struct rg_info {
     size_t struct_size;
-    uint32_t rank, world_size; /* at the current boundary */
+    uint32_t rank, world_size; /* now: a lost member leaves at once, newcomers enter at boundaries */
     uint64_t epoch;            /* of the view: grows with every membership change */
     uint64_t member_id;        /* of this process: unique in the group for ever */
     uint64_t boundary;         /* index of the last boundary passed */
@@ -279,7 +279,7 @@ typedef struct rg_info {
     { sizeof(rg_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 rg_status_t rg_group_info(rg_group_t *group, rg_info_t *info);
 
-/* Identity of the member at `rank` of the current boundary. INVALID when there is none. */
+/* Identity of the member that has `rank` now. INVALID when there is none. */
 rg_status_t rg_group_member(rg_group_t *group, uint32_t rank, uint64_t *member_id);
 
 /* Text of the last error of this group; copies at most cap bytes, terminated, and returns the length it has. */
@@ -329,7 +329,8 @@ typedef struct rg_opts {
 rg_status_t rg_all_reduce(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
                           const rg_opts_t *opts, rg_request_t **req);
 
-/* buf of rank `root` reaches every member's buf. */
+/* buf of rank `root` reaches every member's buf. Survivors of a loss move up in rank; when members are told of one between
+ * their calls of the same broadcast, root means the ranks before it for all of them. */
 rg_status_t rg_broadcast(rg_group_t *group, void *buf, uint64_t count, rg_dtype_t dtype, uint32_t root,
                          const rg_opts_t *opts, rg_request_t **req);
 
