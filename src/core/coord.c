@@ -351,6 +351,8 @@ rg_status_t rg_coord_step(rg_coord_t *c, const rg_coord_event_t *ev) {
     if (c->broken) return RG_ERR_BUG;
     c->act_n = c->act_at = 0;
     c->out_len = 0;
+    if (c->population && ev->now_ns > c->now + 3 * (c->p.heartbeat_ns / 8))
+        c->woke_until = ev->now_ns + c->p.heartbeat_ns / 4;
     if (ev->now_ns > c->now) c->now = ev->now_ns;
     if (c->scan_at == NEVER && c->population) c->scan_at = (c->last_scan = c->now) + c->p.heartbeat_ns / 8;
     if (ev->type == RG_CEV_MESSAGE) on_message(c, ev);

@@ -76,6 +76,7 @@ typedef enum rg_growth { RG_GROW_NONE = 0, RG_GROW_CHECK = 1, RG_GROW_PREPARE = 
 struct rg_coord {
     rg_coord_params_t p;
     int broken;
+    uint64_t woke_until; /* after a sleep of this machine itself: members that hung up meanwhile may still come back */
     uint64_t now, last_scan, scan_at, retransmit_at, complaint_at, flush_at, grow_at, check_due, vacant_at;
     rg_term_t term;
     uint64_t next_id;

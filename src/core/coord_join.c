@@ -169,6 +169,7 @@ void rg_coord_on_rebind(rg_coord_t *c, uint64_t conn, rg_r_t *r) {
     s->conn = conn;
     rg_idmap_put(&c->by_conn, conn, (uint64_t)(s - c->seats));
     s->last_heard = c->now;
+    if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO; /* C7: it lives, and its report is waited for */
     s->told = 0;
     rg_coord_flush_peers(c); /* before the view, which may name members that it has not been told of */
     if (behind) rg_coord_resend_view(c, conn);

@@ -232,6 +232,11 @@ static uint32_t survivors(rg_coord_t *c, uint32_t *waiting) {
     *waiting = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         const rg_seat_t *s = &c->seats[c->rank_seat[i]];
+        /* C7. Those who hung up on a coordinator that slept are dialling it anew, one a little later than the other. */
+        if (s->suspect == RG_SUSPECT_SILENT && c->now < c->woke_until) {
+            ++*waiting;
+            continue;
+        }
         if (s->suspect) continue;
         if (s->reported) c->next_rank[n++] = c->rank_seat[i];
         else ++*waiting;
@@ -348,6 +353,7 @@ void rg_coord_try_decide(rg_coord_t *c) {
     uint32_t waiting;
     if (c->round != RG_ROUND_COLLECT || c->broken) return;
     uint32_t n = survivors(c, &waiting);
+    c->vacant_at = NEVER; /* somebody may have come back since */
     if (waiting) return;
     if (n) decide(c, n);
     else nobody_left(c);

@@ -350,6 +350,8 @@ static void on_message(rg_member_t *m, const rg_member_event_t *ev) {
     uint16_t version;
     uint32_t type = rg_r_header(&r, &version);
     if (!type || (version != RG_WIRE_VERSION && type != RG_MSG_REFUSE)) return;
+    /* One that does not know this member is not the coordinator that is missed: its word is no sign of life. */
+    if (type == RG_MSG_REFUSE && m->phase == RG_PH_MEMBER) return;
     m->last_heard = m->now;
     m->control_silent = 0;
     switch (type) {
