@@ -39,9 +39,15 @@ void rg_control_close(rg_control_t *c) {
 
 static void control_lost(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
+    /* Late enough not to press a coordinator that takes the connection and then wants nothing of this member, early
+     * enough to be back before it is missed. */
+    uint64_t most = (uint64_t)g->cfg.heartbeat_ms * 250000u;
+    if (most > CONTROL_BACKOFF_MAX_NS) most = CONTROL_BACKOFF_MAX_NS;
+    if (most < CONTROL_BACKOFF_MIN_NS) most = CONTROL_BACKOFF_MIN_NS;
+    if (!c->connecting && now - c->up_since_ns > 4 * most) c->backoff_ns = CONTROL_BACKOFF_MIN_NS;
     control_hang_up(c);
     c->retry_at_ns = now + c->backoff_ns;
-    c->backoff_ns = c->backoff_ns * 2 > CONTROL_BACKOFF_MAX_NS ? CONTROL_BACKOFF_MAX_NS : c->backoff_ns * 2;
+    c->backoff_ns = c->backoff_ns * 2 > most ? most : c->backoff_ns * 2;
     rg_member_event_t ev = { .type = RG_MEV_CONTROL_DOWN, .now_ns = now };
     rg_core_event(g, &ev);
 }
@@ -151,7 +157,7 @@ static int control_connected(rg_group_t *g, uint64_t now) {
         return 1;
     }
     c->connecting = 0;
-    c->backoff_ns = CONTROL_BACKOFF_MIN_NS;
+    c->up_since_ns = now;
     rg_member_event_t ev = { .type = RG_MEV_CONTROL_UP, .now_ns = now };
     rg_core_event(g, &ev);
     return 1;
