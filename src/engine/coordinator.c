@@ -208,7 +208,7 @@ static void co_step(rg_coordinator_t *co, struct co_group *g, rg_coord_event_t *
     rg_status_t status = rg_coord_step(g->core, ev);
     while (rg_coord_next(g->core, &a)) {
         struct co_conn *c = a.type == RG_CACT_LOG ? NULL : co_find(co, a.conn);
-        if (a.type == RG_CACT_LOG) RG_LOGF(&co->log, RG_LOG_INFO, "group %s: %s", g->name, a.text ? a.text : "");
+        if (a.type == RG_CACT_LOG) RG_LOGF(&co->log, RG_LOG_INFO, "%s", a.text ? a.text : "");
         else if (c && a.type == RG_CACT_SEND) co_send(c, a.bytes, a.len, CO_QUEUE_MAX);
         else if (c && a.type == RG_CACT_CLOSE) co_finish(c);
     }
@@ -597,7 +597,10 @@ static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t 
     rg_status_t status = rg_fail(err, RG_ERR_INVALID, 0, "listen address \"%s\": no usable address", text);
     for (int i = 0; i < n && !co->n_listen; i++) {
         in_port_t asked = *co_port(&addrs[i]);
-        status = co_listen_one(co, &addrs[i], &bound, err);
+        rg_error_t first = { 0 };
+        status = co_listen_one(co, &addrs[i], &bound, &first);
+        if (status && err) *err = first;
+        if (status && every && first.sys_errno == EADDRINUSE) break;
         for (int k = i + 1, tries = 0; !status && every && k < n && co->n_listen < 2; k++) {
             rg_error_t why = { 0 };
             if (addrs[k].ss_family == addrs[i].ss_family) continue;
