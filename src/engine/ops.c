@@ -284,6 +284,11 @@ static void op_run(rg_request_t *op) {
     rg_exec_pump(op);
 }
 
+static void op_fetched(rg_request_t *op) {
+    rg_member_event_t ev = { .type = RG_MEV_OP_FETCHED, .key = op->key };
+    rg_core_event(op->g, &ev);
+}
+
 /* FORWARD: the others have the result; receive it instead of computing it. */
 static void op_fetch(rg_request_t *op, uint64_t donor) {
     rg_group_t *g = op->g;
@@ -301,8 +306,10 @@ static void op_fetch(rg_request_t *op, uint64_t donor) {
                          .len = op->bytes,
                          .dst = op->bytes ? op->keep->p : NULL,
                          .cookie = (uint64_t)op->slot << 48 | (uint64_t)(op->uid & 0xffff) << 32 | FETCH_STEP };
-    if (link != UINT32_MAX) /* else the donor is lost again: another view change follows */
-        g->tp_ops->recv(g->tp, link, &rcv);
+    if (link == UINT32_MAX) return; /* the donor is lost again: another view change follows */
+    int rc = g->tp_ops->recv(g->tp, link, &rcv);
+    if (rc == RG_TP_DONE_NOW) op_fetched(op); /* the donor was told first, and quick */
+    else if (rc < 0) rg_op_fail(op, (rg_status_t)rc, 0, rg_strerror((rg_status_t)rc));
 }
 
 static rg_kept_t *kept_find(rg_group_t *g, rg_op_key_t key) {
@@ -534,10 +541,7 @@ void rg_op_completion(rg_group_t *g, const rg_completion_t *c) {
         return; /* GONE, BROKEN: the link's end is told by itself; FENCED: we asked for it */
     }
     if (step == FETCH_STEP) {
-        if (op->state == RG_OPS_FETCHING) {
-            rg_member_event_t ev = { .type = RG_MEV_OP_FETCHED, .key = op->key };
-            rg_core_event(g, &ev);
-        }
+        if (op->state == RG_OPS_FETCHING) op_fetched(op);
         return;
     }
     if (!op->executing) return;
