@@ -20,8 +20,6 @@ static uint64_t blocks_of(const rg_request_t *op) {
 /* Readies the log for op->bytes. 0 when memory is out. */
 int rg_undo_begin(rg_request_t *op) {
     uint64_t words = (blocks_of(op) + 63) / 64;
-    if (!op->undo && !(op->undo = rg_block_get(op->g, op->bytes)))
-        return 0;
     if (words > op->cap_saved) {
         free(op->saved);
         op->saved = malloc(words * sizeof *op->saved);
@@ -29,6 +27,9 @@ int rg_undo_begin(rg_request_t *op) {
         if (!op->saved)
             return 0;
     }
+    /* Last: a log without its bitmap cannot be read. */
+    if (!op->undo && !(op->undo = rg_block_get(op->g, op->bytes)))
+        return 0;
     memset(op->saved, 0, words * sizeof *op->saved);
     return 1;
 }
