@@ -14,10 +14,12 @@ static uint8_t *span_ptr(const rg_request_t *op, rg_span_t sp) {
     return op->buf[sp.buf] ? op->buf[sp.buf] + sp.off * op->buf_elem[sp.buf] : NULL;
 }
 
-/* Before a final value is written over an input. */
+/* Before a final value is written over an input. Without a log the input is lost from here on: only where undo is off,
+ * because a group of one never starts anything again. */
 static void exec_cover(rg_request_t *op, rg_span_t dst) {
-    if (op->undo && dst.buf == RG_BUF_OUT)
-        rg_undo_cover(op, dst.off * op->elem, dst.len * op->elem);
+    if (dst.buf != RG_BUF_OUT || !dst.len) return;
+    if (op->undo) rg_undo_cover(op, dst.off * op->elem, dst.len * op->elem);
+    else op->spoiled |= op->sig.kind == RG_KIND_ALL_REDUCE && op->sig.rule_l && op->user_in == op->user_out;
 }
 
 /* The prepared kernel for a combination of raw and partial operands. */
@@ -150,11 +152,14 @@ static rg_status_t exec_recv(rg_request_t *op, uint32_t i) {
         rcv.dst_elem = op->buf_elem[st->dst.buf];
         rcv.a_elem = op->buf_elem[st->a.buf];
         rcv.len = st->dst.len * rcv.wire_elem;
-        if (op->undo && st->dst.buf == RG_BUF_OUT) { /* saved as the data come, while what is read is in cache anyway */
+        if (op->undo && st->dst.buf == RG_BUF_OUT && !g->others_fill) {
+            /* Saved as the data come, while what is read is in cache anyway. */
             rg_covered_t *c = &op->covered[red - op->red];
             *c = (rg_covered_t){ op, red, rcv.a_elem, rcv.wire_elem };
             rcv.reduce = rg_undo_reduce;
             rcv.reduce_ctx = c;
+        } else {
+            exec_cover(op, st->dst);
         }
     } else {
         exec_cover(op, st->dst);

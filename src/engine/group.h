@@ -199,6 +199,7 @@ struct rg_group {
 
     const rg_transport_t *tp_ops;
     rg_tp_t *tp;
+    int others_fill; /* peers' threads run the reductions of our receives: they must not keep our undo log */
     rg_control_t control;
     struct sockaddr_storage coord_addr[8];
     int n_coord_addr, next_coord_addr;

@@ -62,6 +62,7 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
     static const rg_transport_t *const all[] = { &rg_transport_tcp, &rg_transport_inproc };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(g->cfg.transport, all[i]->name) == 0) g->tp_ops = all[i];
+    g->others_fill = g->tp_ops == &rg_transport_inproc;
     if (!g->tp_ops)
         return rg_fail(err, RG_ERR_NOTSUP, 0,
                        "transport \"%s\": this build has \"tcp\", and \"inproc\" for members of one process",
