@@ -27,6 +27,10 @@ int rig_complain(rig_member_t *m, const char *file, int line, const char *fmt, .
     vsnprintf(m->text + n, sizeof m->text - (size_t)n, fmt, ap);
     va_end(ap);
     m->bad = 1;
+    pthread_mutex_lock(&m->rig->lock); /* nobody need wait for this one any more */
+    m->rig->failed = 1;
+    pthread_cond_broadcast(&m->rig->cond);
+    pthread_mutex_unlock(&m->rig->lock);
     return 1;
 }
 
@@ -53,8 +57,10 @@ int rig_gate(rig_member_t *m, uint32_t gate, uint32_t count) {
     r->gate[gate]++;
     pthread_cond_broadcast(&r->cond);
     int rc = 0;
-    while (r->gate[gate] < count && !rc) rc = pthread_cond_timedwait(&r->cond, &r->lock, &until);
+    while (r->gate[gate] < count && !rc && !r->failed) rc = pthread_cond_timedwait(&r->cond, &r->lock, &until);
+    int failed = r->gate[gate] < count && !rc;
     pthread_mutex_unlock(&r->lock);
+    if (failed) return rig_complain(m, __FILE__, __LINE__, "gate %u: somebody else failed", gate);
     return rc ? rig_complain(m, __FILE__, __LINE__, "gate %u: not all came", gate) : 0;
 }
 
@@ -114,5 +120,8 @@ void rig_run(uint32_t n, const char *transport, const rg_config_t *config, rig_b
     rg_coordinator_stop(rig.coordinator);
     pthread_mutex_destroy(&rig.lock);
     pthread_cond_destroy(&rig.cond);
-    for (uint32_t i = 0; i < n; i++) cr_assert(!rig.member[i].bad, "%s over %s", rig.member[i].text, transport);
+    char texts[RIG_MAX * sizeof rig.member->text] = "";
+    for (uint32_t i = 0; i < n; i++)
+        if (rig.member[i].bad) strcat(strcat(texts, "\n"), rig.member[i].text);
+    cr_assert(!*texts, "over %s: %s", transport, texts);
 }

@@ -38,6 +38,7 @@ struct rig {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     uint32_t n, gate[RIG_GATES];
+    int failed; /* somebody complained */
     rg_coordinator_t *coordinator;
     char address[96];
     rg_config_t config; /* of every member; coordinator, min_size and order are filled in */
