@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -36,6 +37,7 @@ static const char co_status_word[8] = { 'R', 'G', 'S', 'T', 'A', 'T', 'U', 'S' }
 struct co_group {
     char name[RG_CORE_NAME_MAX];
     rg_coord_t *core;
+    size_t core_size;
     uint32_t conns;
     int ended; /* its core reported a broken invariant */
 };
@@ -221,8 +223,18 @@ static void co_step(rg_coordinator_t *co, struct co_group *g, rg_coord_event_t *
 
 static void co_group_free(struct co_group *g) {
     if (!g) return;
-    free(g->core);
+    if (g->core) munmap(g->core, g->core_size);
     free(g);
+}
+
+/* A core has room for max_members, of which it mostly uses little: pages that nobody touches must cost nothing, also
+ * when the memory was another group's before, which calloc() does not promise. */
+static int co_group_memory(rg_coordinator_t *co, struct co_group *g) {
+    g->core_size = rg_coord_size(co->max_members);
+    void *p = mmap(NULL, g->core_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return -1;
+    g->core = p;
+    return 0;
 }
 
 /* The group of that name, made when it is new. NULL: no room or no memory, the connection is closed. */
@@ -240,10 +252,9 @@ static struct co_group *co_group_get(rg_coordinator_t *co, const char *name) {
     }
     g = calloc(1, sizeof *g);
     if (!g) return NULL;
-    g->core = calloc(1, rg_coord_size(co->max_members));
     snprintf(g->name, sizeof g->name, "%s", name);
     memcpy(p.group, g->name, sizeof p.group);
-    if (!g->core || rg_os_random(p.nonce, sizeof p.nonce) || rg_coord_init(g->core, &p)) {
+    if (co_group_memory(co, g) || rg_os_random(p.nonce, sizeof p.nonce) || rg_coord_init(g->core, &p)) {
         co_group_free(g);
         return NULL;
     }
@@ -658,7 +669,7 @@ rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coord
     rg_coordinator_t *co = calloc(1, sizeof *co);
     if (!co) return rg_fail(err, RG_ERR_NOMEM, 0, "coordinator: out of memory");
     if ((status = rg_log_init(&co->log, c.log_level, c.log_fn, c.log_user, err))) goto fail;
-    if ((status = co_number("RG_MAX_MEMBERS", c.max_members, 1024, 16384, &co->max_members, err))) goto fail;
+    if ((status = co_number("RG_MAX_MEMBERS", c.max_members, 1024, 8192, &co->max_members, err))) goto fail;
     if ((status = co_number("RG_HEARTBEAT_MS", c.heartbeat_ms, 2000, 3600000, &co->heartbeat_ms, err))) goto fail;
     if ((status = co_number("RG_MAX_GROUPS", c.max_groups, 64, 4096, &co->max_groups, err))) goto fail;
     status = RG_ERR_NOMEM;
