@@ -390,6 +390,7 @@ rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, 
             count++;
         }
     }
+    tp->inward = count > 0 && rg_os_is_loopback((struct sockaddr *)&told[0]);
     *blob_len = rgt_blob_put(blob, told, count);
     return RG_OK;
 }
@@ -620,7 +621,7 @@ static void link_timer(rg_tp_t *tp, link_t *l, uint64_t now) {
         char addr[80], why[200];
         rg_os_addr_text((struct sockaddr *)&l->addr[0], addr, sizeof addr);
         snprintf(why, sizeof why, "%.199s", l->text[0] ? l->text : "no answer");
-        int inward = rg_os_is_loopback((struct sockaddr *)&l->addr[0]);
+        int inward = !tp->inward && rg_os_is_loopback((struct sockaddr *)&l->addr[0]);
         rgt_link_fail(tp, l, "cannot connect to %s%s%s within %u ms; last: %s", addr,
                       inward ? " (that is the peer's own host only: give the peer a coordinator address or an "
                                "RG_INTERFACE that leads outside)"

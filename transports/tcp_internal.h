@@ -189,6 +189,7 @@ struct rg_tp {
     rg_config_t conf;
     char congestion[32];
     uint8_t nonce_known, armed, zero_copy;
+    uint8_t inward; /* this process offers loopback: it is meant for its own host */
     uint8_t many;        /* more than DIRECT_RAILS rails: epoll says which to look at */
     uint8_t keep_now;    /* rgt_make_way() is at work */
     uint8_t copies_slow; /* copying costs more than zero copy does now */
