@@ -314,9 +314,7 @@ void env_net_cases(void) {
         { "env__coordinator_link_cut_while_idle__known_in_time", COORDINATOR, 1, 800, 0 },
     };
     const char *why = net_unavailable();
-    const char *only = getenv("ONLY");
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        if (only && !strstr(cuts[i].name, only)) continue;
         if (why) env_skip(cuts[i].name, why);
         else procs_case(cuts[i].name, half_open(cuts[i].what, cuts[i].idle, cuts[i].heartbeat_ms, cuts[i].bridged));
     }
@@ -330,11 +328,9 @@ void env_net_cases(void) {
         { "env__slow_line__nobody_is_lost_and_memory_bounded", slow_line },
     };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
-        if (only && !strstr(rest[i].name, only)) continue;
         if (why) env_skip(rest[i].name, why);
         else procs_case(rest[i].name, rest[i].run());
     }
-    if (only) return;
     procs_case("env__stopped_for_less_than_the_heartbeat__nobody_is_lost", stopped_again_and_again());
     procs_case("env__tiny_socket_buffers__results_right", tiny_buffers());
     procs_case("env__late_caller__not_lost_and_memory_bounded", late_caller());
