@@ -78,7 +78,7 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) {
-    uint64_t slice = d->count / d->size * d->elem_size, bytes = slice / 8;
+    uint64_t slice = d->count / d->size * d->elem_size, bytes = slice / 2;
     bytes = bytes < 65536 ? 65536 : bytes > 262144 ? 262144 : bytes;
     return bytes / d->elem_size;
 }

@@ -13,6 +13,8 @@
 #define CONTROL_EVERY_NS 50000u       /* look at the control connection at least so often while busy */
 #define THREAD_STAYS_AWAY_NS 2000000u /* after a caller drove */
 #define POLITE_AFTER_NS 4000u         /* polls without giving way for this long */
+#define SPIN_NS 100000u
+#define SPIN_CROWDED_NS 5000u
 #define COMPLETIONS 64
 
 void rg_lock(rg_group_t *g) {
@@ -150,7 +152,9 @@ static void let_others_in(rg_group_t *g) {
 static uint64_t spin_budget_ns(const rg_group_t *g) {
     if (g->driver == RG_DRIVER_THREAD && !g->async_work) return 0; /* nobody waits for an operation */
     if (g->spin_us) return (uint64_t)g->spin_us * 1000u;
-    return g->host_procs > g->cores ? 300000u : 100000u;
+    /* With more members than cores somebody else has work for this core: sleeping hands it over at once, and the wake-up
+     * comes with the right of way, which a core that was merely yielded does not. */
+    return g->host_procs > g->cores ? SPIN_CROWDED_NS : SPIN_NS;
 }
 
 static void wait_for_driver(rg_group_t *g, uint64_t until) {
