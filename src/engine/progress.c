@@ -14,7 +14,7 @@
 #define THREAD_STAYS_AWAY_NS 2000000u /* after a caller drove */
 #define POLITE_AFTER_NS 4000u         /* polls without giving way for this long */
 #define SPIN_NS 100000u
-#define SPIN_CROWDED_NS 5000u
+#define SPIN_CROWDED_NS 20000u
 #define COMPLETIONS 64
 
 void rg_lock(rg_group_t *g) {
