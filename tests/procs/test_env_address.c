@@ -256,8 +256,8 @@ static int selection_holds(const struct selection *s) {
 static int selector_body(int index, void *arg) {
     int ok = 1;
     net_enter(*(pid_t *)arg);
-    if (index < 0) /* planted: the check must see a wrong address */
-        return !selection_holds(&(struct selection){ "eth1", NULL, "10.1.0.2" });
+    if (index < 0) /* planted: the check must see a wrong address; what it says about it is of no interest */
+        return !freopen("/dev/null", "w", stderr) || !selection_holds(&(struct selection){ "eth1", NULL, "10.1.0.2" });
     for (size_t i = 0; i < sizeof selections / sizeof *selections; i++) ok = selection_holds(&selections[i]) && ok;
     /* The same through the front door, by the environment, too. */
     rg_config_t cfg = procs_config("127.0.0.1:1", "selector", 1, 0);
