@@ -115,7 +115,7 @@ struct aborter {
 
 static void *abort_main(void *arg) {
     struct aborter *a = arg;
-    PROCS_WAIT(a->m->count[1] == 1, 20);
+    PROCS_WAIT(__atomic_load_n(&a->m->count[1], __ATOMIC_SEQ_CST) == 1, 20);
     a->at_ns = procs_now();
     rg_group_abort(a->g);
     return NULL;
@@ -128,18 +128,18 @@ static int aborting(rg_group_t *g, int rank, int n, void *arg) {
     uint32_t c;
     if (sum_of(g, &c)) return 1;
     if (rank) {
-        if (!PROCS_WAIT(m->count[2] == 1, 20)) return 1;
+        if (!PROCS_WAIT(__atomic_load_n(&m->count[2], __ATOMIC_SEQ_CST) == 1, 20)) return 1;
         return shrink_to(g, (uint32_t)n - 1) || rg_group_leave(g) != RG_OK;
     }
     struct aborter a = { g, m, 0 };
     pthread_t t;
     for (int i = 0; i < 64; i++) x[i] = 1;
     PROCS_REQUIRE(!pthread_create(&t, NULL, abort_main, &a), "thread");
-    m->count[1] = 1;
+    __atomic_store_n(&m->count[1], 1, __ATOMIC_SEQ_CST);
     rg_status_t s = rg_all_reduce(g, x, x, 64, RG_F32, RG_SUM, NULL, NULL); /* as sum_of() does */
     uint64_t now = procs_now();
     pthread_join(t, NULL);
-    m->count[2] = 1;
+    __atomic_store_n(&m->count[2], 1, __ATOMIC_SEQ_CST);
     PROCS_REQUIRE(s == RG_ERR_ABORTED, "%s", rg_status_name(s));
     PROCS_REQUIRE(now - a.at_ns < 200000000ull, "%.1f ms after the abort", (double)(now - a.at_ns) / 1e6);
     s = rg_barrier(g, NULL, NULL);
