@@ -1,7 +1,7 @@
 #!/bin/bash
 # Our all-reduce beside Gloo, Open MPI and MPICH over TCP on this host, run alternately in several rounds, as shipped
 # and once more in a network namespace whose TCP congestion control is reno. Usage: bench/peers.sh BUILD_DIR.
-# Environment: PEERS_ROUNDS (3) PEERS_RANKS ("2 4") PEERS_SIZES (4096,...,134217728) PEERS_IN_PLACE (1) PEERS_BUDGET
+# Environment: PEERS_ROUNDS (3) PEERS_RANKS ("2 4") PEERS_SIZES (4096,...,134217728) PEERS_IN_PLACE ("1 0": in place, then not) PEERS_BUDGET
 # (0.4, seconds of timed calls per size) PEERS_SETTINGS ("shipped reno") PEERS_LIBRARIES.
 # Prints a table and writes BUILD_DIR/bench-peers.json. A library that is not installed, or a setting that this user may
 # not make, is left out and said so: nothing is measured differently for lack of it. It changes nothing on the host
@@ -13,7 +13,8 @@ root=$(cd "$here/../.." && pwd)
 out=$build/peers
 rounds=${PEERS_ROUNDS:-3} ranks=${PEERS_RANKS:-2 4} settings=${PEERS_SETTINGS:-shipped reno}
 export PEERS_SIZES=${PEERS_SIZES:-4096,65536,1048576,16777216,134217728}
-export PEERS_IN_PLACE=${PEERS_IN_PLACE:-1} PEERS_BUDGET=${PEERS_BUDGET:-0.4}
+places=${PEERS_IN_PLACE:-1 0}
+export PEERS_BUDGET=${PEERS_BUDGET:-0.4}
 export PEERS_SHM=/dev/shm/peers.$$
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
@@ -104,7 +105,10 @@ for setting in $settings; do
     fi
     for n in $ranks; do
         for round in $(seq "$rounds"); do
-            for library in $libraries; do measure "$setting" "$n" "$round" "$library" "${prefix[@]}"; done
+            for place in $places; do
+                export PEERS_IN_PLACE=$place
+                for library in $libraries; do measure "$setting" "$n" "$round" "$library" "${prefix[@]}"; done
+            done
         done
     done
 done
