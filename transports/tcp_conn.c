@@ -115,8 +115,8 @@ static void set_options(rg_tp_t *tp, int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-    /* Keeps retransmissions and window probes frequent (Linux 6.15 and later). Without it a peer that vanishes while its
-     * window is closed is found later, but it is found. */
+    /* Keeps retransmissions and window probes frequent (Linux 6.15 and later). Without it a peer that vanishes while
+     * its window is closed is found later, but it is found. */
     int rto_ms = tp->conf.heartbeat_ms > 2000 ? (int)tp->conf.heartbeat_ms / 2 : 1000;
     tp->rto_max_ms =
         setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_ms, sizeof rto_ms) == 0 ? (uint32_t)rto_ms : 120000;

@@ -122,7 +122,8 @@ rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len) {
     return RG_OK;
 }
 
-/* Hands over every whole frame. The core may close the connection on the way (RG_MACT_CONTROL, or the group is over). */
+/* Hands over every whole frame. The core may close the connection on the way (RG_MACT_CONTROL, or the group is over).
+ */
 static int control_frames(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
     size_t off = 0;

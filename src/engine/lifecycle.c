@@ -1,5 +1,5 @@
-/* lifecycle.c: opening, joining, leaving, aborting and freeing a group. It relies on every other file of the engine; the
- * public functions in src/api.c check arguments and call this. */
+/* lifecycle.c: opening, joining, leaving, aborting and freeing a group. It relies on every other file of the engine;
+ * the public functions in src/api.c check arguments and call this. */
 #include "engine/lifecycle.h"
 #include "config.h"
 
@@ -53,8 +53,8 @@ static rg_status_t open_descriptors(rg_group_t *g, rg_error_t *err) {
  * by another address; whoever says "localhost" or a loopback address means this host alone. */
 static int own_name_means_loopback(const rg_group_t *g) {
     const char *c = g->cfg.coordinator;
-    return rg_os_is_loopback((const struct sockaddr *)&g->coord_addr[0]) && c[0] != '[' && !(c[0] >= '0' && c[0] <= '9') &&
-           strncmp(c, "localhost", 9) != 0;
+    return rg_os_is_loopback((const struct sockaddr *)&g->coord_addr[0]) && c[0] != '[' &&
+           !(c[0] >= '0' && c[0] <= '9') && strncmp(c, "localhost", 9) != 0;
 }
 
 static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error_t *err) {
@@ -279,7 +279,8 @@ void rg_group_free(rg_group_t *g) {
     free(g);
 }
 
-/* ---- Boundaries --------------------------------------------------------------------------------------------------------- */
+/* ---- Boundaries
+ * --------------------------------------------------------------------------------------------------------- */
 
 static int boundary_passed(void *arg) {
     const rg_group_t *g = arg;

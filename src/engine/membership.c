@@ -1,6 +1,6 @@
 /* membership.c: feeds the pure core and carries out its actions: control messages, links, fences, views. Verdicts on
- * operations are queued and carried out after the core's step has been taken out whole, because carrying them out feeds the
- * core again. It relies on the group's lock. */
+ * operations are queued and carried out after the core's step has been taken out whole, because carrying them out feeds
+ * the core again. It relies on the group's lock. */
 #include "engine/group.h"
 
 #include <errno.h>
@@ -35,7 +35,8 @@ void rg_group_over(rg_group_t *g, rg_status_t status, const char *text) {
     rg_wake(g);
 }
 
-/* ---- Actions ----------------------------------------------------------------------------------------------------------- */
+/* ---- Actions
+ * ----------------------------------------------------------------------------------------------------------- */
 
 /* A number that is free, and of whose former peer the transport has nothing left to report. */
 static uint32_t link_free(const rg_group_t *g) {

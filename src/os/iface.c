@@ -1,5 +1,5 @@
-/* iface.c: which addresses of this host to tell others. A name lookup of the own host name is never used: it often gives
- * 127.0.1.1. Relies on getifaddrs and on the kernel's routing (connect of a UDP socket, which sends nothing).
+/* iface.c: which addresses of this host to tell others. A name lookup of the own host name is never used: it often
+ * gives 127.0.1.1. Relies on getifaddrs and on the kernel's routing (connect of a UDP socket, which sends nothing).
  * Must not give a loopback address that nobody has chosen. */
 #include "os.h"
 #include "../observe/log.h"
