@@ -27,7 +27,7 @@ struct env_member {
 struct env {
     char address[160], group[64];
     rg_config_t cfg;
-    uint32_t n, count; /* members of the first view; floats of an operation */
+    uint32_t n, count;      /* members of the first view; floats of an operation */
     uint32_t op_timeout_ms; /* of each operation; 0: the configuration's */
     pid_t ns[ENV_MEMBERS];
     const char *interface[ENV_MEMBERS], *coordinator[ENV_MEMBERS], *hostname[ENV_MEMBERS], *hosts[ENV_MEMBERS];
@@ -50,8 +50,8 @@ void env_coordinator_kill(struct procs_coordinator *co);
 /* A member: joins, works, leaves. Ends with 0 when it left in order, with 3 when a call failed and it may not rejoin
  * (m->status says how), with 4 when it could not join. */
 int env_member(int index, void *env);
-void env_start(struct env *e, pid_t *pids); /* all n */
-int env_running(struct env *e, uint64_t ops, double seconds); /* all have done at least so many more */
+void env_start(struct env *e, pid_t *pids);                     /* all n */
+int env_running(struct env *e, uint64_t ops, double seconds);   /* all have done at least so many more */
 int env_end(struct env *e, pid_t *pids, unsigned expected_bad); /* 1 when all others ended well; bit per member */
 void env_kill(pid_t *pids, uint32_t n);
 

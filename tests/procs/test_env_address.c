@@ -104,9 +104,9 @@ static int nothing_in_common(void) {
     uint64_t t = procs_now();
     p.pids[1] = procs_fork(env_member, 1, e);
     int ok = ENV_SEEN(PROCS_WAIT(e->m[1].ended_ns, 3), "it waits though there is no hope");
-    ok = ok && ENV_SEEN(strstr(e->m[1].text, "IPv4") && strstr(e->m[1].text, "IPv6"), "%s after %.0f ms: %s",
-                        rg_status_name((rg_status_t)e->m[1].status), (double)(e->m[1].ended_ns - t) / 1e6,
-                        e->m[1].text);
+    ok =
+        ok && ENV_SEEN(strstr(e->m[1].text, "IPv4") && strstr(e->m[1].text, "IPv6"), "%s after %.0f ms: %s",
+                       rg_status_name((rg_status_t)e->m[1].status), (double)(e->m[1].ended_ns - t) / 1e6, e->m[1].text);
     env_kill(p.pids, 2);
     return site_close(&p, ok);
 }

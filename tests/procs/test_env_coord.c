@@ -23,7 +23,8 @@ static int some_port(int *fd) {
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t len = sizeof a;
     *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (*fd < 0 || bind(*fd, (struct sockaddr *)&a, sizeof a) || getsockname(*fd, (struct sockaddr *)&a, &len)) return 0;
+    if (*fd < 0 || bind(*fd, (struct sockaddr *)&a, sizeof a) || getsockname(*fd, (struct sockaddr *)&a, &len))
+        return 0;
     return ntohs(a.sin_port);
 }
 
@@ -224,8 +225,8 @@ static int init_rank(int index, void *arg) {
 
 static int timed_out(struct init *s, int rank, const char *missing) {
     double ms = ms_since(s->began_ns[rank], s->ended_ns[rank]);
-    return ENV_SEEN(s->status[rank] == RG_ERR_TIMEOUT && strstr(s->text[rank], missing) && ms > 0.8 * s->join_timeout_ms &&
-                        ms < 1.2 * s->join_timeout_ms + 100,
+    return ENV_SEEN(s->status[rank] == RG_ERR_TIMEOUT && strstr(s->text[rank], missing) &&
+                        ms > 0.8 * s->join_timeout_ms && ms < 1.2 * s->join_timeout_ms + 100,
                     "rank %d: %s after %.0f ms: %s", rank, rg_status_name((rg_status_t)s->status[rank]), ms,
                     s->text[rank]);
 }
@@ -268,7 +269,7 @@ static int one_rank_fails(void) {
     wait_ms(200);
     pids[2] = procs_fork(init_rank, 2, s);
     ok = ok && ENV_SEEN(PROCS_WAIT(s->ended[1], 1) && s->status[1] == RG_ERR_INVALID && strstr(s->text[1], "wlan7"),
-                      "rank 1: %s", s->text[1]);
+                        "rank 1: %s", s->text[1]);
     for (int i = 0; i < N; i++) ok = procs_end(pids[i], 5) == 0 && ok;
     unsetenv("RG_HEARTBEAT_MS");
     return ok && timed_out(s, 0, "missing ranks: 1") && timed_out(s, 2, "missing ranks: 0, 1");
