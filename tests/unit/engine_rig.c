@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -18,6 +19,11 @@ uint64_t rig_random(uint64_t *state) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
+}
+
+uint64_t rig_seed(uint64_t base) {
+    const char *text = getenv("RG_TEST_SEED");
+    return base + (text ? strtoull(text, NULL, 10) * 1000003 : 0);
 }
 
 int rig_complain(rig_member_t *m, const char *file, int line, const char *fmt, ...) {

@@ -62,6 +62,7 @@ int rig_complain(rig_member_t *m, const char *file, int line, const char *fmt, .
     __attribute__((format(printf, 4, 5)));
 uint64_t rig_now(void);
 uint64_t rig_random(uint64_t *state);
+uint64_t rig_seed(uint64_t base); /* RG_TEST_SEED in the environment gives other moments and victims */
 
 /* In a body: complain and end it. */
 #define RIG_NEED(m, cond, ...)                                                                                         \

@@ -113,7 +113,7 @@ static int cancel_races(rig_member_t *m, void *arg) {
     uint32_t n = m->rig->n;
     int *outcome = arg;
     float *x = malloc(50000 * sizeof *x);
-    uint64_t seed = 5, ids[RIG_MAX];
+    uint64_t seed = rig_seed(5), ids[RIG_MAX];
     for (uint32_t k = 0; k < n; k++) rg_group_member(m->g, k, &ids[k]);
     for (uint32_t i = 0; i < 30; i++) {
         uint64_t count = i % 2 ? 50000 : 500, wait = rig_random(&seed) % 300000;
@@ -225,8 +225,8 @@ static int no_coordinator(rig_member_t *m, void *arg) {
 Test(engine_faults, coordinator_lost__calls_end_in_time_and_buffers_are_given_back) {
     static const uint64_t counts[] = { 100, 300000 };
     rg_config_t c = RG_CONFIG_INIT;
-    c.heartbeat_ms = 400 * RIG_SLOW;
-    c.op_timeout_ms = 2000 * RIG_SLOW;
+    c.heartbeat_ms = RIG_SLOW > 1 ? 1200 : 400;
+    c.op_timeout_ms = 3 * c.heartbeat_ms;
     for (size_t i = 0; i < 4; i++) {
         uint64_t count = counts[i / 2];
         rig_run(3, transports[i % 2], &c, no_coordinator, &count);
@@ -443,7 +443,7 @@ static int victim_round(rig_member_t *m, deaths_t *d, uint32_t round, float *x, 
 static int dying(rig_member_t *m, void *arg) {
     deaths_t *d = arg;
     static const uint64_t counts[] = { 1, 1000, 16384, 16385, 250000, 1000000 };
-    uint64_t seed = 11 + (uint64_t)d->on_fault * 100 + (uint64_t)d->in_place;
+    uint64_t seed = rig_seed(11) + (uint64_t)d->on_fault * 100 + (uint64_t)d->in_place;
     float *x = malloc(2 * 1000000 * sizeof *x);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         uint64_t r = rig_random(&seed), count = counts[r % 6],
@@ -488,4 +488,101 @@ Test(engine_faults, death__return__survivors_agree_and_inputs_are_intact) {
 }
 Test(engine_faults, death__without_undo__no_wrong_sum) {
     for (size_t i = 0; i < 2; i++) run_deaths(3, transports[i], RG_RETRY, 1, RG_OFF, NULL);
+}
+
+/* ---- Death under several threads ------------------------------------------------------------------------------- */
+
+#define LANES 4
+#define LANE_OPS (RIG_SLOW > 1 ? 60u : 120u)
+
+typedef struct lanes {
+    uint32_t victim;
+    uint64_t after_ns;
+    rg_status_t status[LANES][256][RIG_MAX];
+    uint32_t contributors[LANES][256][RIG_MAX];
+} lanes_t;
+
+typedef struct lane {
+    rig_member_t *m;
+    lanes_t *all;
+    uint32_t number; /* and tag: lane 0 has small results that are committed at once */
+} lane_t;
+
+static rg_status_t lane_call(const lane_t *l, uint32_t i, float *x, uint64_t count, rg_result_t *res) {
+    rg_opts_t o = RG_OPTS_INIT;
+    rg_request_t *req = NULL, **how = (l->number + i) % 3 ? &req : NULL;
+    o.tag = l->number;
+    o.result = res;
+    o.on_fault = l->number % 2 ? RG_RETURN : RG_RETRY;
+    rg_status_t st = i % 4 == 3 ? rg_broadcast(l->m->g, x, count, RG_F32, 0, &o, how)
+                                : rg_all_reduce(l->m->g, x, x, count, RG_F32, RG_SUM, &o, how);
+    if (req && (l->number + i) % 3 == 1) return rg_wait(req, res);
+    while (req && (st = rg_test(req, res)) == RG_AGAIN) {}
+    return st;
+}
+
+/* What is in x after the call. The root of a broadcast is the first contributor. */
+static int lane_right(uint32_t i, rg_status_t st, const float *x, uint64_t count, uint64_t id, const rg_result_t *res) {
+    if (st == RG_OK && i % 4 == 3) return is_input(x, count, res->contributor_ids[0]);
+    if (st == RG_OK) return is_sum(x, count, res->contributor_ids, res->contributors);
+    return (st == RG_ERR_PEER_LOST || (st == RG_ERR_ROOT_LOST && i % 4 == 3)) && (i % 4 == 3 || is_input(x, count, id));
+}
+
+static void *lane_main(void *arg) {
+    lane_t *l = arg;
+    uint64_t ids[RIG_MAX], id = own_id(l->m);
+    float *x = malloc(40000 * sizeof *x);
+    for (uint32_t i = 0; i < LANE_OPS && !l->m->bad; i++) {
+        uint64_t count = i % 7 == 6 ? 40000 : 1 + (i * 131 + l->number) % 2000;
+        rg_result_t res = RG_RESULT_INIT;
+        res.contributor_ids = ids;
+        res.contributor_cap = RIG_MAX;
+        fill(x, count, id);
+        rg_status_t st = lane_call(l, i, x, count, &res);
+        l->all->status[l->number][i][l->m->index] = st;
+        l->all->contributors[l->number][i][l->m->index] = st ? 0 : res.contributors;
+        if (l->m->index == l->all->victim && st == RG_ERR_ABORTED) break;
+        if (!lane_right(i, st, x, count, id, &res))
+            rig_complain(l->m, __FILE__, __LINE__, "lane %u operation %u of %llu: %s %s", l->number, i,
+                         (unsigned long long)count, rg_status_name(st), res.text);
+    }
+    free(x);
+    return NULL;
+}
+
+static int lanes(rig_member_t *m, void *arg) {
+    lanes_t *all = arg;
+    lane_t lane[LANES];
+    pthread_t thread[LANES + 1];
+    killer_t k = { m, all->after_ns };
+    int dies = m->index == all->victim;
+    if (rig_gate(m, 0, m->rig->n)) return 1;
+    for (uint32_t i = 0; i < LANES; i++) {
+        lane[i] = (lane_t){ m, all, i };
+        RIG_NEED(m, !pthread_create(&thread[i], NULL, lane_main, &lane[i]), "thread");
+    }
+    if (dies) RIG_NEED(m, !pthread_create(&thread[LANES], NULL, killer_main, &k), "thread");
+    for (uint32_t i = 0; i < LANES + (uint32_t)dies; i++) pthread_join(thread[i], NULL);
+    if (m->bad || rig_gate(m, 1, m->rig->n) || dies) return m->bad;
+    for (uint32_t l = 0; l < LANES; l++)
+        for (uint32_t i = 0; i < LANE_OPS; i++)
+            for (uint32_t o = 0; o < m->rig->n; o++)
+                RIG_NEED(m,
+                         o == all->victim || (all->status[l][i][o] == all->status[l][i][m->index] &&
+                                              all->contributors[l][i][o] == all->contributors[l][i][m->index]),
+                         "lane %u operation %u: %s of %u here, %s of %u at member %u", l, i,
+                         rg_status_name(all->status[l][i][m->index]), all->contributors[l][i][m->index],
+                         rg_status_name(all->status[l][i][o]), all->contributors[l][i][o], o);
+    return 0;
+}
+
+Test(engine_faults, death__under_several_threads__survivors_agree) {
+    static lanes_t all;
+    uint64_t seed = rig_seed(99);
+    for (uint32_t i = 0; i < (RIG_SLOW > 1 ? 6 : 10); i++) {
+        memset(&all, 0, sizeof all);
+        all.victim = (uint32_t)(rig_random(&seed) % 3);
+        all.after_ns = rig_random(&seed) % 60000000;
+        rig_run(3, transports[i % 2], NULL, lanes, &all);
+    }
 }
