@@ -458,6 +458,12 @@ void rg_ops_finish_all(rg_group_t *g, rg_status_t status, const char *text) {
     }
 }
 
+/* Whether the receive of another member's result is still posted: a fence has ended those of earlier data epochs. */
+static int op_fetches_now(const rg_request_t *op) {
+    const rg_core_view_t *v = rg_member_view(op->g->core);
+    return op->state == RG_OPS_FETCHING && op->roster && v && op->roster->data_epoch == v->data_epoch;
+}
+
 void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
     if (t->type == RG_MACT_OP_RELEASE) {
         kept_release(g, t->key);
@@ -499,8 +505,9 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
     default: /* ABORT */
         /* Without a fence before it: the coordinator is lost and the operation ends here alone. The caller gets its
          * buffers back, so what is posted on them must end, and nobody may be sent what the caller writes there next.
-         * Others of this data epoch stall with it, until the view change that the core asks for. */
-        if (op->executing || op->state == RG_OPS_FETCHING) rg_data_fence(g);
+         * Others of this data epoch stall with it, until the view change that the core asks for. After a fence nothing
+         * is posted, and the present data epoch is a new one, which must not be cut off. */
+        if (op->executing || op_fetches_now(op)) rg_data_fence(g);
         rg_exec_stop(op);
         rg_undo_restore(op);
         rg_op_finish(op, t->status, t->peer, t->text);
