@@ -226,7 +226,8 @@ static int take_header(rg_tp_t *tp, conn_t *c) {
         rgt_link_fail(tp, l, "the peer broke the protocol: %s", wrong);
         return -1;
     }
-    if (c->f.note_seq != l->note_seq_in && (int32_t)(c->f.note_seq - l->note_seq_in) > 0) {
+    /* 0 is no note yet, however far the peer has counted before this link was made. */
+    if (c->f.note_seq && (!l->note_seq_in || (int32_t)(c->f.note_seq - l->note_seq_in) > 0)) {
         l->note_seq_in = c->f.note_seq;
         if (c->f.note != l->note_in && !l->note_dirty) {
             l->note_dirty = 1;

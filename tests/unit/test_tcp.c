@@ -1,0 +1,80 @@
+/* test_tcp.c: states of the TCP transport that the conformance cases, which see only the table, cannot bring about: two
+ * endpoints in one process, one of them made to look as if it had been at work for days. Relies on loopback. It must not
+ * wait without a limit. */
+#include "transports/tcp_internal.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+#include <time.h>
+
+extern const rg_transport_t rg_transport_tcp;
+
+typedef struct end {
+    rg_tp_t *tp;
+    uint8_t addr[RG_TP_ADDR_MAX];
+    uint32_t addr_len;
+    uint8_t identity[16];
+} end_t;
+
+static void end_open(end_t *e, uint8_t who) {
+    static const rg_config_t config = { .struct_size = sizeof config,
+                                        .interface = "127.0.0.1",
+                                        .rails = 1,
+                                        .heartbeat_ms = 2000,
+                                        .zero_copy = RG_ON };
+    rg_tp_config_t c = { .config = &config };
+    rg_error_t err = { RG_OK, 0, "" };
+    memset(e->identity, who, sizeof e->identity);
+    memcpy(c.identity, e->identity, sizeof c.identity);
+    memset(c.nonce, 7, sizeof c.nonce);
+    cr_assert_eq(rg_transport_tcp.open(&c, &e->tp, e->addr, &e->addr_len, &err), RG_OK, "%s", err.text);
+}
+
+static void end_connect(end_t *e, const end_t *other, uint32_t dial) {
+    rg_tp_peer_t p = { .addr = other->addr, .addr_len = other->addr_len, .dial = dial, .timeout_ms = 10000 };
+    rg_error_t err = { RG_OK, 0, "" };
+    memcpy(p.identity, other->identity, sizeof p.identity);
+    cr_assert_eq(rg_transport_tcp.connect(e->tp, 0, &p, &err), RG_OK, "%s", err.text);
+}
+
+/* Polls both ends until b has an event of this kind; 0 when ten seconds have passed. */
+static int await(end_t *a, end_t *b, rg_tp_event_t kind, rg_completion_t *got) {
+    rg_completion_t c[16];
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    for (time_t until = t.tv_sec + 10; t.tv_sec < until; clock_gettime(CLOCK_MONOTONIC, &t)) {
+        rg_transport_tcp.poll(a->tp, c, 16);
+        int n = rg_transport_tcp.poll(b->tp, c, 16);
+        for (int i = 0; i < n; i++)
+            if (c[i].event == kind) {
+                *got = c[i];
+                return 1;
+            }
+    }
+    return 0;
+}
+
+static void note_from_a_peer_that_has_counted_to(uint32_t seq) {
+    end_t a = { 0 }, b = { 0 };
+    rg_completion_t got;
+    end_open(&a, 1);
+    end_open(&b, 2);
+    a.tp->note_seq = seq;
+    end_connect(&a, &b, 1);
+    end_connect(&b, &a, 0);
+    cr_assert(await(&a, &b, RG_TP_LINK_UP, &got));
+    for (uint64_t note = 100; note < 103; note++) {
+        rg_transport_tcp.note(a.tp, RG_TP_ALL_LINKS, note, 1);
+        do cr_assert(await(&a, &b, RG_TP_NOTE, &got), "note %d after %u others did not come", (int)note, seq);
+        while (got.note != note);
+    }
+    rg_transport_tcp.close(a.tp);
+    rg_transport_tcp.close(b.tp);
+}
+
+Test(tcp, note__to_a_newcomer_after_billions_of_others__comes, .timeout = 60) {
+    note_from_a_peer_that_has_counted_to(0);
+    note_from_a_peer_that_has_counted_to(0x80000010u);
+}
+
+Test(tcp, note__counter_wraps__comes, .timeout = 60) { note_from_a_peer_that_has_counted_to(0xfffffffeu); }
