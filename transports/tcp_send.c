@@ -102,6 +102,10 @@ static ssize_t tx_step_pipe(rg_tp_t *tp, conn_t *c) {
         if (n > 0) c->tx_head_sent += (uint32_t)n;
         return n;
     }
+    if (c->tx_piped == 0 && c->tx_private) {
+        c->tx_zero = 0; /* cut off by a fence: the rest is a private copy, see rgt_tx_fence() */
+        return 0;
+    }
     if (c->tx_piped == 0) {
         struct iovec v = { (void *)(uintptr_t)(c->tx_data + c->tx_sent), c->tx_len - c->tx_sent };
         ssize_t n = vmsplice(c->pipe[1], &v, 1, SPLICE_F_NONBLOCK);
