@@ -186,7 +186,7 @@ typedef struct rg_coordinator rg_coordinator_t;
 typedef struct rg_coordinator_config {
     size_t struct_size;
     const char *listen;       /* RG_COORDINATOR_LISTEN "host:port", ":port" for all addresses; "127.0.0.1:0" */
-    uint32_t max_members;     /* RG_MAX_MEMBERS per group; 1024 */
+    uint32_t max_members;     /* RG_MAX_MEMBERS per group; 1024, which is also the most */
     uint32_t heartbeat_ms;    /* RG_HEARTBEAT_MS 2000 */
     uint32_t max_groups;      /* RG_MAX_GROUPS 64 */
     rg_log_level_t log_level; /* as in rg_config: RG_LOG */

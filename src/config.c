@@ -155,7 +155,7 @@ static const string_row_t coordinator_strings[] = {
 static const number_row_t coordinator_numbers[] = {
     { "max_members", "RG_MAX_MEMBERS", AT(max_members), 1024, 1, RG_MEMBERS_MAX, "members" },
     { "heartbeat_ms", "RG_HEARTBEAT_MS", AT(heartbeat_ms), 2000, 10, 3600000, "milliseconds" },
-    { "max_groups", "RG_MAX_GROUPS", AT(max_groups), 64, 1, 65535, "groups" },
+    { "max_groups", "RG_MAX_GROUPS", AT(max_groups), 64, 1, 4096, "groups" },
 };
 #undef AT
 

@@ -9,7 +9,7 @@
 
 #define RG_GROUP_NAME_MAX 63
 #define RG_LABEL_MAX 63
-#define RG_MEMBERS_MAX 65535u
+#define RG_MEMBERS_MAX 1024u /* of a group: what every member has room for, so no coordinator may take in more */
 
 #define RG_NEED_COORDINATOR 1u /* flag of rg_config_resolve(): INVALID when no coordinator is named anywhere */
 

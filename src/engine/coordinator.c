@@ -5,6 +5,7 @@
  * are at most CO_STRANGERS of them, and the oldest makes room; later ones are bounded per group and per queue. */
 #include "regroup.h"
 
+#include "config.h"
 #include "core/core.h"
 #include "observe/log.h"
 #include "os/os.h"
@@ -16,7 +17,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -552,40 +552,6 @@ static void co_free(rg_coordinator_t *co) {
     free(co);
 }
 
-static rg_status_t co_number(const char *name, uint32_t given, uint32_t fallback, uint32_t max, uint32_t *out,
-                             rg_error_t *err) {
-    const char *text = given ? NULL : getenv(name);
-    char *end;
-    *out = given ? given : fallback;
-    if (text && *text) {
-        errno = 0;
-        unsigned long long v = strtoull(text, &end, 10);
-        if (errno || *end || text[0] == '-' || !v || v > max)
-            return rg_fail(err, RG_ERR_INVALID, 0, "%s=\"%s\": expected a number from 1 to %u", name, text, max);
-        *out = (uint32_t)v;
-    }
-    if (*out > max) return rg_fail(err, RG_ERR_INVALID, 0, "%s: %u is too large: at most %u", name, *out, max);
-    return RG_OK;
-}
-
-/* The caller's structure in the size it knows, as the house rule D3 says. */
-static rg_status_t co_config(const rg_coordinator_config_t *in, rg_coordinator_config_t *out, rg_error_t *err) {
-    rg_coordinator_config_t init = RG_COORDINATOR_CONFIG_INIT;
-    *out = init;
-    if (!in) return RG_OK;
-    if (in->struct_size < offsetof(rg_coordinator_config_t, log_user) + sizeof in->log_user)
-        return rg_fail(err, RG_ERR_INVALID, 0,
-                       "rg_coordinator_config_t: struct_size %zu is too small: use RG_COORDINATOR_CONFIG_INIT",
-                       in->struct_size);
-    for (size_t i = sizeof *out; i < in->struct_size; i++)
-        if (((const char *)in)[i])
-            return rg_fail(err, RG_ERR_NOTSUP, 0,
-                           "rg_coordinator_config_t: a field is set that this version (%s) does not know",
-                           rg_version());
-    memcpy(out, in, sizeof *out);
-    return RG_OK;
-}
-
 static in_port_t *co_port(struct sockaddr_storage *ss) {
     return ss->ss_family == AF_INET6 ? &((struct sockaddr_in6 *)ss)->sin6_port : &((struct sockaddr_in *)ss)->sin_port;
 }
@@ -661,17 +627,21 @@ static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err) {
 
 rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coordinator_t **out, rg_error_t *err) {
     rg_coordinator_config_t c;
-    rg_status_t status;
-    const char *env = getenv("RG_COORDINATOR_LISTEN");
+    char *strings;
     if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_coordinator_start: out is NULL");
     *out = NULL;
-    if ((status = co_config(config, &c, err))) return status;
+    rg_status_t status = rg_coordinator_config_resolve(config, &c, &strings, err);
+    if (status) return status;
     rg_coordinator_t *co = calloc(1, sizeof *co);
-    if (!co) return rg_fail(err, RG_ERR_NOMEM, 0, "coordinator: out of memory");
+    status = RG_ERR_NOMEM;
+    if (!co) {
+        rg_fail(err, status, 0, "coordinator: out of memory");
+        goto fail;
+    }
     if ((status = rg_log_init(&co->log, c.log_level, c.log_fn, c.log_user, err))) goto fail;
-    if ((status = co_number("RG_MAX_MEMBERS", c.max_members, 1024, 8192, &co->max_members, err))) goto fail;
-    if ((status = co_number("RG_HEARTBEAT_MS", c.heartbeat_ms, 2000, 3600000, &co->heartbeat_ms, err))) goto fail;
-    if ((status = co_number("RG_MAX_GROUPS", c.max_groups, 64, 4096, &co->max_groups, err))) goto fail;
+    co->max_members = c.max_members;
+    co->heartbeat_ms = c.heartbeat_ms;
+    co->max_groups = c.max_groups;
     status = RG_ERR_NOMEM;
     co->groups = calloc(co->max_groups, sizeof(struct co_group *));
     co->slots = calloc(CO_SLOTS, sizeof(struct co_conn *));
@@ -683,12 +653,14 @@ rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coord
         rg_fail(err, status, errno, "coordinator: no random numbers: %s", strerror(errno));
         goto fail;
     }
-    if ((status = co_listen(co, c.listen ? c.listen : env && *env ? env : "127.0.0.1:0", err))) goto fail;
+    if ((status = co_listen(co, c.listen, err))) goto fail;
     if ((status = co_run(co, err))) goto fail;
+    rg_config_free(strings);
     *out = co;
     return RG_OK;
 fail:
-    co_free(co);
+    rg_config_free(strings);
+    if (co) co_free(co);
     return status;
 }
 

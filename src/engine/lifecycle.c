@@ -12,8 +12,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define MEMBERS_MAX 1024
-
 extern const rg_transport_t rg_transport_tcp, rg_transport_inproc;
 
 /* Equal for processes that share a machine: its boot's identity, which the kernel keeps whatever the container. */
@@ -85,7 +83,7 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
 }
 
 static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params_t *p, rg_error_t *err) {
-    p->max_members = MEMBERS_MAX;
+    p->max_members = RG_MEMBERS_MAX;
     snprintf(p->group, sizeof p->group, "%s", g->cfg.group);
     snprintf(p->label, sizeof p->label, "%s", g->cfg.label);
     p->host = host_identity();
@@ -95,7 +93,7 @@ static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params
     p->order = g->cfg.order;
     p->fixed_n = j->n;
     p->fixed_rank = j->rank;
-    g->core = calloc(1, rg_member_size(MEMBERS_MAX));
+    g->core = calloc(1, rg_member_size(RG_MEMBERS_MAX));
     if (!g->core || rg_member_init(g->core, p) != RG_OK)
         return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for the membership core");
     return RG_OK;

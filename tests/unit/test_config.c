@@ -299,4 +299,8 @@ Test(config, coordinator_config__fields_variables_and_defaults__resolved) {
     setenv("RG_MAX_MEMBERS", "many", 1);
     cr_assert_eq(rg_coordinator_config_resolve(&in, &out, &strings, &error), RG_ERR_INVALID);
     cr_assert(!strings && strstr(error.text, "RG_MAX_MEMBERS is \"many\""));
+    unsetenv("RG_MAX_MEMBERS");
+    in.max_members = RG_MEMBERS_MAX + 1; /* members have no room for more: their group would end */
+    cr_assert_eq(rg_coordinator_config_resolve(&in, &out, &strings, &error), RG_ERR_INVALID);
+    cr_assert(!strings && strstr(error.text, "max_members is 1025"), "%s", error.text);
 }
