@@ -1,5 +1,6 @@
 /* broadcast_tree.c: down a binomial tree. A logarithmic number of hops: for small data on many ranks. Larger data goes
- * in pieces, so that a rank passes one on while the next arrives. No TMP, and nothing that was sent is written again. */
+ * in pieces, so that a rank passes one on while the next arrives. No TMP, and nothing that was sent is written
+ * again. */
 #include "regroup_algorithm.h"
 
 /* Receives posted ahead. */

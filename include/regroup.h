@@ -144,7 +144,7 @@ typedef struct rg_config {
     const char *algorithm;   /* RG_ALGORITHM "all_reduce=ring,broadcast=tree"; chosen by cost */
     const char *tcp_congestion; /* RG_TCP_CONGESTION kernel congestion control by name, or "auto" (reno on one host,
                                    else the system's) */
-    const char *transport;      /* RG_TRANSPORT "tcp" */
+    const char *transport;      /* RG_TRANSPORT "tcp"; "inproc" for members that are threads of one process */
     uint32_t min_size;          /* RG_MIN_SIZE members that the first view waits for; 1 */
     uint32_t order;             /* RG_ORDER the first view is sorted by this, then by arrival; 0 */
     uint32_t listen_port;       /* RG_LISTEN_PORT data port of this process; 0: any free one */
@@ -221,7 +221,8 @@ typedef struct rg_request rg_request_t;
 rg_status_t rg_group_join(const rg_config_t *config, rg_group_t **out, rg_error_t *err);
 
 /* For callers who already have ranks. One process makes an id, hosts the coordinator in it for as long as it lives,
- * and hands the 128 bytes to the others by any means. */
+ * and hands the 128 bytes to the others by any means. The coordinator listens where RG_COORDINATOR_LISTEN says; by
+ * default only this host can reach it, ":0" serves members on other hosts. */
 typedef struct rg_unique_id_bytes {
     char bytes[128];
 } rg_unique_id_t;
@@ -329,8 +330,8 @@ typedef struct rg_opts {
 rg_status_t rg_all_reduce(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
                           const rg_opts_t *opts, rg_request_t **req);
 
-/* buf of rank `root` reaches every member's buf. Survivors of a loss move up in rank; when members are told of one between
- * their calls of the same broadcast, root means the ranks before it for all of them. */
+/* buf of rank `root` reaches every member's buf. Survivors of a loss move up in rank; when members are told of one
+ * between their calls of the same broadcast, root means the ranks before it for all of them. */
 rg_status_t rg_broadcast(rg_group_t *group, void *buf, uint64_t count, rg_dtype_t dtype, uint32_t root,
                          const rg_opts_t *opts, rg_request_t **req);
 

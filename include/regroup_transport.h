@@ -44,7 +44,13 @@ typedef enum rg_tp_event {
     RG_TP_FAILED      /* a send or receive ended without success: status in `status` */
 } rg_tp_event_t;
 
-typedef enum rg_tp_status { RG_TP_DONE = 0, RG_TP_GONE = 1, RG_TP_FENCED = 2, RG_TP_MISMATCH = 3, RG_TP_BROKEN = 4 } rg_tp_status_t;
+typedef enum rg_tp_status {
+    RG_TP_DONE = 0,
+    RG_TP_GONE = 1,
+    RG_TP_FENCED = 2,
+    RG_TP_MISMATCH = 3,
+    RG_TP_BROKEN = 4
+} rg_tp_status_t;
 
 typedef struct rg_completion {
     rg_tp_event_t event;
@@ -135,12 +141,14 @@ typedef struct rg_transport {
     int (*poll)(rg_tp_t *tp, rg_completion_t *out, int max);
 
     /* Called before the caller sleeps on wake_fd: makes it become readable when poll() has something to do. Returns
-     * 0 when poll() should be called again at once instead, else 1; *timeout_ns is lowered to the transport's next timer. */
+     * 0 when poll() should be called again at once instead, else 1; *timeout_ns is lowered to the transport's next
+     * timer. */
     int (*arm)(rg_tp_t *tp, int64_t *timeout_ns);
 
     void (*fence)(rg_tp_t *tp, uint64_t epoch); /* T4 */
     void (*drop)(rg_tp_t *tp, uint32_t link);   /* T3; also forgets the link number */
-    void (*stats)(rg_tp_t *tp, uint32_t link, uint64_t *bytes_sent, uint64_t *bytes_received); /* payload; ALL_LINKS: sum */
+    /* Payload; ALL_LINKS: the sum. */
+    void (*stats)(rg_tp_t *tp, uint32_t link, uint64_t *bytes_sent, uint64_t *bytes_received);
     int (*wake_fd)(rg_tp_t *tp); /* descriptor for epoll, readable when armed and there is work */
     void (*close)(rg_tp_t *tp);  /* drops everything and frees it; NULL is fine; never blocks */
 } rg_transport_t;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Groups -------------------------------------------------------------------------------------------------------------- */
+/* ---- Groups ------------------------------------------------------------------------------------------------------ */
 
 static rg_status_t join_config(const rg_config_t *config, rg_join_t *j, rg_error_t *err) {
     const rg_config_t none = RG_CONFIG_INIT;
@@ -182,7 +182,7 @@ size_t rg_group_errmsg(rg_group_t *g, char *buf, size_t cap) {
     return n;
 }
 
-/* ---- Operations ------------------------------------------------------------------------------------------------------------ */
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 typedef struct call {
     rg_kind_t kind;

@@ -1,8 +1,8 @@
 /* conformance.c: one exam for every transport, through its table only: rules T1 to T7 of regroup_transport.h. All
  * endpoints of a case live in this thread and are polled in turn; the simulated network's time moves with each turn.
- * Every check is shown to fire: the exam is also given to a transport with a planted bug, one bug at a time, and the case
- * named beside the bug must fail. Usage: conformance [-v] [subject [case]]; exit 0, 1, or 77 when everything skipped.
- * It must not rely on timing: everything waits for a condition with a deadline. */
+ * Every check is shown to fire: the exam is also given to a transport with a planted bug, one bug at a time, and the
+ * case named beside the bug must fail. Usage: conformance [-v] [subject [case]]; exit 0, 1, or 77 when everything
+ * skipped. It must not rely on timing: everything waits for a condition with a deadline. */
 #include "os/os.h"
 #include "regroup_transport.h"
 #include "../transports/simnet.h"

@@ -1,5 +1,5 @@
-/* conformance_bad.h: a transport around another one that makes one mistake, for the exam in conformance.c to notice. Part
- * of that program and of nothing else: it uses its `nonce`. */
+/* conformance_bad.h: a transport around another one that makes one mistake, for the exam in conformance.c to notice.
+ * Part of that program and of nothing else: it uses its `nonce`. */
 #ifndef CONFORMANCE_BAD_H
 #define CONFORMANCE_BAD_H
 

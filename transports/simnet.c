@@ -1,6 +1,6 @@
-/* simnet.c: the simulated network, see simnet.h. A send copies its bytes into the network and completes at once, so late
- * messages of a sender that has moved on do arrive, as they do in reality. Relies on mbox.c; no system calls but the
- * eventfd that the table asks for. It must not look at a clock or at any randomness but its own. */
+/* simnet.c: the simulated network, see simnet.h. A send copies its bytes into the network and completes at once, so
+ * late messages of a sender that has moved on do arrive, as they do in reality. Relies on mbox.c; no system calls but
+ * the eventfd that the table asks for. It must not look at a clock or at any randomness but its own. */
 #include "simnet.h"
 #include "mbox.h"
 #include "observe/log.h"

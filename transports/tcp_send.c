@@ -20,10 +20,10 @@
 #define COPY_EVERY 64  /* while pages go by reference, every so many frames one is copied, to time it */
 #define PIPE_BYTES (256 << 10)
 
-/* Handing pages over by reference is no free lunch on loopback: each page is pinned and released, and its receiver reads
- * memory that is cold for it. It pays only where copying is slow: on a machine whose memory is busy the same copy takes
- * several times as long. So copies are timed, and the least of a few (which no interruption has lengthened) decides.
- * Picoseconds per byte; tests set it to 0. */
+/* Handing pages over by reference is no free lunch on loopback: each page is pinned and released, and its receiver
+ * reads memory that is cold for it. It pays only where copying is slow: on a machine whose memory is busy the same copy
+ * takes several times as long. So copies are timed, and the least of a few (which no interruption has lengthened)
+ * decides. Picoseconds per byte; tests set it to 0. */
 uint32_t rgt_slow_copy_ps = 260;
 
 static void judge_copy(rg_tp_t *tp, uint64_t ns, size_t bytes) {

@@ -68,7 +68,8 @@ typedef struct rg_member_params {
     uint32_t fixed_n, fixed_rank;   /* rg_group_init_rank(): n (0: not used) and rank */
 } rg_member_params_t;
 
-size_t rg_member_size(uint32_t max_members); /* bytes of zeroed memory, aligned as malloc's, that rg_member_init() needs */
+size_t rg_member_size(uint32_t max_members); /* bytes of zeroed memory, aligned as malloc's, that rg_member_init()
+                                                needs */
 rg_status_t rg_member_init(rg_member_t *m, const rg_member_params_t *p);
 
 typedef enum rg_mev {
@@ -79,11 +80,13 @@ typedef enum rg_mev {
     RG_MEV_LINK_UP,      /* data link to member `peer` is there */
     RG_MEV_LINK_DOWN,    /* data link to member `peer` broke; text */
     RG_MEV_BOUNDARY,     /* the caller wants to pass into generation `gen` (current + 1) */
-    RG_MEV_OP_START,     /* the caller issued `key` with `sig` -> exactly one of ACT_OP_RUN/FORWARD/ABORT, now or, while fenced, at activation */
+    RG_MEV_OP_START,     /* the caller issued `key` with `sig` -> exactly one of ACT_OP_RUN/FORWARD/ABORT, now or, while
+                            fenced, at activation */
     RG_MEV_OP_COMPLETE,  /* the whole result of `key` is here -> ACT_OP_COMMIT at once under rule S */
     RG_MEV_OP_DONE,      /* rule L: the DONE barrier of `key` ended -> ACT_OP_COMMIT */
     RG_MEV_OP_FETCHED,   /* the result of a FORWARDed `key` arrived -> ACT_OP_COMMIT */
-    RG_MEV_OP_FAIL,      /* this member wants `key` ended with `status` (TIMEOUT, CANCELLED, MISMATCH); blame `peer` or 0; text */
+    RG_MEV_OP_FAIL,      /* this member wants `key` ended with `status` (TIMEOUT, CANCELLED, MISMATCH); blame `peer` or
+                            0; text */
     RG_MEV_WATERMARK,    /* member `peer` said by note that it has completed everything below `note` */
     RG_MEV_LEAVE         /* the caller leaves */
 } rg_mev_t;
@@ -106,23 +109,30 @@ typedef enum rg_mact {
     RG_MACT_SEND,      /* bytes, len to the coordinator */
     RG_MACT_CONNECT,   /* establish the data link to `peer` (member->identity, addr); dial says who dials */
     RG_MACT_DISCONNECT,/* `peer` is gone for good: drop its link */
-    RG_MACT_WELCOME,   /* the coordinator accepted us as a candidate: `peer` is our own member id, nonce is the group's, heartbeat_ns */
+    RG_MACT_WELCOME,   /* the coordinator accepted us as a candidate: `peer` is our own member id, nonce is the group's,
+                          heartbeat_ns */
     RG_MACT_JOINED,    /* first view active: rg_member_view() is valid; gen is our first generation */
     RG_MACT_REFUSED,   /* joining is refused: status, text */
     RG_MACT_WAITING,   /* still waiting for others; text says for whom (shown when join_timeout passes) */
     RG_MACT_FENCE,     /* stop the data plane of the present data epoch now (B1): cancel, touch nothing more */
-    RG_MACT_VIEW,      /* a new view is active. After RECOVERY: the data plane starts anew with data_epoch; the OP_ actions that follow say how */
-    RG_MACT_OP_RUN,    /* run `key` in the present data epoch. peer: member id of the root (0: none); it may differ from the one in
-                          OP_START when the operation was started while fenced: the same rank of the new view is meant */
-    RG_MACT_OP_COMMIT, /* show success. keep != 0: keep a private copy of the result until OP_RELEASE. computed: data epoch of the result */
+    RG_MACT_VIEW,      /* a new view is active. After RECOVERY: the data plane starts anew with data_epoch; the OP_
+                          actions that follow say how */
+    RG_MACT_OP_RUN,    /* run `key` in the present data epoch. peer: member id of the root (0: none); it may differ from
+                          the one in OP_START when the operation was started while fenced: the same rank of the new view
+                          is meant */
+    RG_MACT_OP_COMMIT, /* show success. keep != 0: keep a private copy of the result until OP_RELEASE. computed: data
+                          epoch of the result */
     RG_MACT_OP_RELEASE,/* drop the copy: every participant has it */
     RG_MACT_OP_RESTART,/* restore the input and run `key` again in the present data epoch */
-    RG_MACT_OP_FORWARD,/* restore the input, then receive the finished result from `peer` -> OP_FETCHED; `computed` as above */
-    RG_MACT_OP_SERVE,  /* send the kept copy of `key` to `peer` (which got OP_FORWARD, or will when it starts); comes last in a step */
+    RG_MACT_OP_FORWARD,/* restore the input, then receive the finished result from `peer` -> OP_FETCHED; `computed` as
+                          above */
+    RG_MACT_OP_SERVE,  /* send the kept copy of `key` to `peer` (which got OP_FORWARD, or will when it starts); comes
+                          last in a step */
     RG_MACT_OP_ABORT,  /* restore the input and show status, blame `peer` (0: nobody), text */
     RG_MACT_BOUNDARY,  /* generation `gen` may begin: the boundary call returns; rg_member_view() has who is in */
     RG_MACT_NOTE,      /* stamp `note` on messages to members (watermark); flush != 0: send it now to everybody */
-    RG_MACT_EXPELLED,  /* we are out: status (EXPELLED, or CLOSED after LEAVE), text. Every open operation has got OP_ABORT */
+    RG_MACT_EXPELLED,  /* we are out: status (EXPELLED, or CLOSED after LEAVE), text. Every open operation has got
+                          OP_ABORT */
     RG_MACT_CONTROL    /* (re)connect to the coordinator */
 } rg_mact_t;
 
@@ -141,7 +151,8 @@ typedef struct rg_member_action {
     const char *text;
 } rg_member_action_t;
 
-/* RG_OK; ERR_RESOURCE (too many operations: the event was not taken); ERR_BUG: a broken invariant, the group is over. */
+/* RG_OK; ERR_RESOURCE (too many operations: the event was not taken); ERR_BUG: a broken invariant, the group is
+ * over. */
 rg_status_t rg_member_step(rg_member_t *m, const rg_member_event_t *ev);
 /* Takes out the next action; its pointers are valid until the next step. All must be taken out before the next step. */
 int rg_member_next(rg_member_t *m, rg_member_action_t *a);
@@ -156,8 +167,8 @@ int rg_member_newcomers(const rg_member_t *m);
 int rg_member_drained(const rg_member_t *m);
 /* Participants of operations of generation gen in the present view, in rank order. Returns how many; ids up to cap. */
 uint32_t rg_member_participants(const rg_member_t *m, uint64_t gen, uint64_t *ids, uint32_t cap);
-/* For a rooted operation that others started before the last view change: the data epoch whose ranks its root argument means
- * (0: the present one). Ask before OP_START. */
+/* For a rooted operation that others started before the last view change: the data epoch whose ranks its root argument
+ * means (0: the present one). Ask before OP_START. */
 uint64_t rg_member_numbering(const rg_member_t *m, rg_op_key_t key);
 
 /* ---- Coordinator ----------------------------------------------------------------------------------------------- */
@@ -210,7 +221,8 @@ typedef struct rg_roll_row {
 uint32_t rg_coord_roll(const rg_coord_t *c, uint64_t now_ns, rg_roll_row_t *rows, uint32_t cap, uint64_t *epoch);
 uint32_t rg_coord_population(const rg_coord_t *c); /* members and candidates; 0: the group can be forgotten */
 
-/* What a first message of a connection is (wire.c): 1 and the group's name for a join or a rebind, 0 for anything else. */
+/* What a first message of a connection is (wire.c): 1 and the group's name for a join or a rebind, 0 for anything
+ * else. */
 int rg_wire_peek_group(const uint8_t *bytes, size_t len, char group[RG_CORE_NAME_MAX]);
 
 /* Invariants by name (check.c), run after every step in tests: NULL or the name of the one that is broken. */

@@ -1,5 +1,6 @@
 /* group.h: what the engine's files share: the group, its operations, links and rosters. One mutex per group guards
- * everything here except where a comment says otherwise. Nothing in this header is seen outside src/engine and src/api.c. */
+ * everything here except where a comment says otherwise. Nothing in this header is seen outside src/engine and
+ * src/api.c. */
 #ifndef RG_GROUP_H
 #define RG_GROUP_H
 
@@ -31,7 +32,7 @@ typedef struct rg_control {
     size_t out_len, out_off, out_cap;
 } rg_control_t;
 
-/* ---- Plans (plan.c): a schedule with what the executor needs, cached ------------------------------------------------ */
+/* ---- Plans (plan.c): a schedule with what the executor needs, cached --------------------------------------------- */
 
 typedef struct rg_plan {
     rg_schedule_t *s;
@@ -47,7 +48,7 @@ typedef struct rg_plan {
     uint64_t model_key;
 } rg_plan_t;
 
-/* ---- Who takes part (roster.c) ---------------------------------------------------------------------------------------- */
+/* ---- Who takes part (roster.c) ----------------------------------------------------------------------------------- */
 
 typedef struct rg_roster {
     uint32_t refs, n, rank; /* rank of this process */
@@ -72,7 +73,7 @@ typedef struct rg_link {
     uint64_t dropped_at; /* poll before the drop; 0: never used */
 } rg_link_t;
 
-/* ---- Memory (memory.c) ------------------------------------------------------------------------------------------------ */
+/* ---- Memory (memory.c) ------------------------------------------------------------------------------------------- */
 
 typedef struct rg_block {
     struct rg_block *next;
@@ -91,7 +92,7 @@ typedef struct rg_kept {
     int released;
 } rg_kept_t;
 
-/* ---- Operations ------------------------------------------------------------------------------------------------------- */
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 typedef enum rg_op_state {
     RG_OPS_NEW,      /* asked the core, no verdict yet (fenced) */

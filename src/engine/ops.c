@@ -1,5 +1,5 @@
-/* ops.c: the life of an operation: numbered, announced to the core, run, and ended as the core decides. The core's verdicts
- * are the only way to an outcome; this file carries them out on buffers. It relies on the group's lock. */
+/* ops.c: the life of an operation: numbered, announced to the core, run, and ended as the core decides. The core's
+ * verdicts are the only way to an outcome; this file carries them out on buffers. It relies on the group's lock. */
 #include "engine/group.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static uint32_t sig_hash(const rg_op_sig_t *s, uint32_t more) {
     return mix(mix(mix(h, s->root), s->count), (uint64_t)s->variant << 32 | more);
 }
 
-/* ---- Numbering ---------------------------------------------------------------------------------------------------- */
+/* ---- Numbering --------------------------------------------------------------------------------------------------- */
 
 static rg_tagseq_t *tag_slot(rg_group_t *g, uint32_t tag) {
     uint32_t i = (tag * 2654435761u) & (g->cap_tags - 1);
@@ -53,7 +53,7 @@ static uint32_t *seq_counter(rg_group_t *g, uint32_t tag) {
     return &t->seq;
 }
 
-/* ---- Objects -------------------------------------------------------------------------------------------------------- */
+/* ---- Objects ----------------------------------------------------------------------------------------------------- */
 
 rg_request_t *rg_op_alloc(rg_group_t *g) {
     rg_request_t *op = g->free_ops;
@@ -128,7 +128,7 @@ static void op_unlink(rg_group_t *g, rg_request_t *op) {
     if (!op->blocking) g->async_work--;
 }
 
-/* ---- Submitting ------------------------------------------------------------------------------------------------------ */
+/* ---- Submitting -------------------------------------------------------------------------------------------------- */
 
 /* Translates the caller's root rank into a member. Ranks mean the view in which the operation was first started by
  * anybody, so that a view change between two members' calls does not give them two roots. */
@@ -187,7 +187,7 @@ rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op) {
     return st;
 }
 
-/* ---- Running --------------------------------------------------------------------------------------------------------- */
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
 
 static void op_drop_run(rg_request_t *op) {
     rg_group_t *g = op->g;
@@ -246,7 +246,9 @@ static void op_mismatch(rg_request_t *op, uint64_t id) {
         if (op->roster->ids[i] == id) rank = i;
     if (rank == UINT32_MAX)
         snprintf(text, sizeof text, "member %llu called a different operation", (unsigned long long)id);
-    else snprintf(text, sizeof text, "rank %u (member %llu) called a different operation", rank, (unsigned long long)id);
+    else
+        snprintf(text, sizeof text, "rank %u (member %llu) called a different operation", rank,
+                 (unsigned long long)id);
     rg_op_fail(op, RG_ERR_MISMATCH, id, text);
 }
 
@@ -356,7 +358,7 @@ void rg_kept_free_all(rg_group_t *g) {
     }
 }
 
-/* ---- Ending ---------------------------------------------------------------------------------------------------------- */
+/* ---- Ending ------------------------------------------------------------------------------------------------------ */
 
 static void op_contributors(rg_request_t *op, uint64_t computed) {
     rg_group_t *g = op->g;
@@ -515,7 +517,7 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
     }
 }
 
-/* ---- What the transport reports --------------------------------------------------------------------------------------- */
+/* ---- What the transport reports ---------------------------------------------------------------------------------- */
 
 static void op_stray(rg_group_t *g, const rg_completion_t *c) {
     rg_op_key_t key = { c->tag.gen, c->tag.op };
@@ -556,7 +558,7 @@ void rg_op_completion(rg_group_t *g, const rg_completion_t *c) {
     rg_exec_pump(op);
 }
 
-/* ---- Deadlines ---------------------------------------------------------------------------------------------------------- */
+/* ---- Deadlines --------------------------------------------------------------------------------------------------- */
 
 uint64_t rg_ops_next_deadline(const rg_group_t *g) {
     uint64_t at = UINT64_MAX;

@@ -1,5 +1,5 @@
-/* plan.c: schedules with what the executor needs beside them, built once per description and cached by group. It relies on
- * the group's lock; building is pure. A plan in use is never freed. */
+/* plan.c: schedules with what the executor needs beside them, built once per description and cached by group. It relies
+ * on the group's lock; building is pure. A plan in use is never freed. */
 #include "engine/group.h"
 
 #include <stdio.h>

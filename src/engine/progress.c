@@ -1,7 +1,7 @@
-/* progress.c: who moves the group forward. One thread at a time drives: a caller that blocks, else the group's own thread.
- * The driver polls for a while, gives way to others, then sleeps until a descriptor or a timer says that there is work. A
- * caller takes over from the thread at any time; the thread stays away as long as callers keep driving, so that a
- * tight loop of blocking calls costs no hand-over. */
+/* progress.c: who moves the group forward. One thread at a time drives: a caller that blocks, else the group's own
+ * thread. The driver polls for a while, gives way to others, then sleeps until a descriptor or a timer says that there
+ * is work. A caller takes over from the thread at any time; the thread stays away as long as callers keep driving, so
+ * that a tight loop of blocking calls costs no hand-over. */
 #include "engine/group.h"
 
 #include <errno.h>
@@ -100,7 +100,7 @@ void rg_help(rg_group_t *g) {
     if (g->sleeping && g->phase != RG_PHASE_OVER && (any || !g->tp_ops->arm(g->tp, &ns))) rg_wake(g);
 }
 
-/* ---- Sleeping --------------------------------------------------------------------------------------------------------- */
+/* ---- Sleeping ---------------------------------------------------------------------------------------------------- */
 
 static int64_t sleep_budget(rg_group_t *g, uint64_t now, uint64_t until) {
     uint64_t at = until, core = rg_member_deadline(g->core), ops = rg_ops_next_deadline(g);
@@ -111,7 +111,8 @@ static int64_t sleep_budget(rg_group_t *g, uint64_t now, uint64_t until) {
 }
 
 /* Sleeps without the lock until there is work or `until`. The caller drives, but perhaps no longer when it wakes up:
- * then a wake-up was meant for whoever drives now and sleeps on the same descriptors, and must stay to be seen there. */
+ * then a wake-up was meant for whoever drives now and sleeps on the same descriptors, and must stay to be seen
+ * there. */
 static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until) {
     uint64_t ticket = g->driver_ticket;
     int64_t ns = sleep_budget(g, now, until);
@@ -152,8 +153,8 @@ static void let_others_in(rg_group_t *g) {
 static uint64_t spin_budget_ns(const rg_group_t *g) {
     if (g->driver == RG_DRIVER_THREAD && !g->async_work) return 0; /* nobody waits for an operation */
     if (g->spin_us) return (uint64_t)g->spin_us * 1000u;
-    /* With more members than cores somebody else has work for this core: sleeping hands it over at once, and the wake-up
-     * comes with the right of way, which a core that was merely yielded does not. */
+    /* With more members than cores somebody else has work for this core: sleeping hands it over at once, and the
+     * wake-up comes with the right of way, which a core that was merely yielded does not. */
     return g->host_procs > g->cores ? SPIN_CROWDED_NS : SPIN_NS;
 }
 
@@ -210,7 +211,7 @@ void rg_drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadli
     }
 }
 
-/* ---- The group's own thread ------------------------------------------------------------------------------------------- */
+/* ---- The group's own thread -------------------------------------------------------------------------------------- */
 
 static int thread_finished(void *arg) { return ((rg_group_t *)arg)->stop; }
 

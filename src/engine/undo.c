@@ -1,5 +1,5 @@
-/* undo.c: the undo log of an in-place operation: before a final value covers a part of the input, that part is saved, so
- * that an operation that does not succeed gives the input back (promise 2). It relies on every write to OUT coming
+/* undo.c: the undo log of an in-place operation: before a final value covers a part of the input, that part is saved,
+ * so that an operation that does not succeed gives the input back (promise 2). It relies on every write to OUT coming
  * through here first. Blocks are saved whole and once; nothing is allocated while data move. */
 #include "engine/group.h"
 

@@ -29,7 +29,8 @@ rg_status_t rg_os_need_fds(uint32_t need, rg_error_t *err);
  * "fd00::/8" network; bare IP address. NULL selector: the way towards `remote` (numeric text, may be NULL). Never gives
  * loopback unless the selector or `remote` is loopback. Writes up to max addresses (port 0); returns how many, or a
  * negative status whose text lists the interfaces there are. */
-int rg_os_local_addresses(const char *selector, const char *remote, struct sockaddr_storage *out, int max, rg_error_t *err);
+int rg_os_local_addresses(const char *selector, const char *remote, struct sockaddr_storage *out, int max,
+                          rg_error_t *err);
 int rg_os_is_loopback(const struct sockaddr *sa);
 int rg_os_is_local_address(const struct sockaddr *sa); /* 1 when it is an address of this host */
 

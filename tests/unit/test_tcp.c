@@ -1,6 +1,6 @@
 /* test_tcp.c: states of the TCP transport that the conformance cases, which see only the table, cannot bring about: two
- * endpoints in one process, one of them made to look as if it had been at work for days. Relies on loopback. It must not
- * wait without a limit. */
+ * endpoints in one process, one of them made to look as if it had been at work for days. Relies on loopback. It must
+ * not wait without a limit. */
 #include "transports/tcp_internal.h"
 
 #include <criterion/criterion.h>

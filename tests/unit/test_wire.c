@@ -1,5 +1,5 @@
-/* test_wire.c: the codec: what is written reads the same, what is cut short or too long is refused, nothing is read past
- * the end. The fuzzer does the same with bytes of its own. */
+/* test_wire.c: the codec: what is written reads the same, what is cut short or too long is refused, nothing is read
+ * past the end. The fuzzer does the same with bytes of its own. */
 #include "core/text.h"
 #include "core/wire.h"
 
