@@ -329,9 +329,11 @@ rg_status_t rg_group_pass_boundary(rg_group_t *g, rg_change_t *c) {
     g->n_tags = 0;
     rg_roster_t *r = rg_roster_for(g, g->gen);
     if (!r) return RG_ERR_NOMEM;
-    c->joined = count_missing(r->ids, r->n, g->seen_ids, g->n_seen);
-    c->lost = count_missing(g->seen_ids, g->n_seen, r->ids, r->n);
-    c->changed = c->joined || c->lost;
+    if (r->n != g->n_seen || memcmp(r->ids, g->seen_ids, r->n * sizeof *r->ids)) {
+        c->joined = count_missing(r->ids, r->n, g->seen_ids, g->n_seen);
+        c->lost = count_missing(g->seen_ids, g->n_seen, r->ids, r->n);
+        c->changed = 1;
+    }
     c->world_size = r->n;
     c->rank = r->rank;
     c->epoch = rg_member_view(g->core)->epoch;

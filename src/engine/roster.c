@@ -60,8 +60,12 @@ static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen) {
     return r;
 }
 
-/* A counted reference; NULL when memory is out. */
+/* A counted reference; NULL when memory is out. Within a view the participants of a generation are its first members,
+ * so a boundary where nobody enters goes on with the roster at hand. */
 rg_roster_t *rg_roster_for(rg_group_t *g, uint64_t gen) {
+    if (g->roster && g->roster->gen != gen && gen == g->gen &&
+        g->roster->n == rg_member_participants(g->core, gen, NULL, 0))
+        g->roster->gen = gen;
     if (g->roster && g->roster->gen == gen) {
         g->roster->refs++;
         return g->roster;
