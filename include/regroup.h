@@ -165,7 +165,10 @@ typedef struct rg_config {
                          "input intact" */
     rg_switch_t progress_thread; /* RG_PROGRESS_THREAD on. Off: progress happens only inside calls, and a program that
                                     stays away longer than heartbeat_ms is expelled */
-    rg_switch_t zero_copy;       /* RG_ZERO_COPY large messages go to the kernel uncopied where that is safe; on */
+    rg_switch_t zero_copy; /* RG_ZERO_COPY large messages may go to the kernel uncopied; off. On: what a member sent
+                              changes with its buffer until the receiver has read it. A member that gets its buffer back
+                              alone (abort, leave, a lost coordinator), or from others after one was stopped, can spoil
+                              a result that the slow one then takes for good */
     rg_log_level_t log_level; /* RG_LOG "error", "warn", "info", "debug": to log_fn, or to standard error when only the
                                  variable is set; none */
     rg_log_fn log_fn;         /* no variable */
