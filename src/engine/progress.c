@@ -12,7 +12,7 @@
 
 #define CONTROL_EVERY_NS 50000u       /* look at the control connection at least so often while busy */
 #define THREAD_STAYS_AWAY_NS 2000000u /* after a caller drove */
-#define POLITE_AFTER_NS 4000u         /* polls without giving way for this long */
+#define POLITE_AFTER_NS 1000u         /* polls without giving way for this long */
 #define SPIN_NS 100000u
 #define SPIN_CROWDED_NS 20000u
 #define COMPLETIONS 64
