@@ -112,8 +112,10 @@ rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len) {
     rg_control_t *c = &g->control;
     if (c->fd < 0) return RG_ERR_COORDINATOR; /* the core repeats what matters when the connection is back */
     if (c->out_off == c->out_len) c->out_off = c->out_len = 0;
-    if (c->out_len - c->out_off > CONTROL_OUT_MAX || !buffer_reserve(&c->out, &c->out_cap, c->out_len + len + 4))
+    if (c->out_len - c->out_off > CONTROL_OUT_MAX || !buffer_reserve(&c->out, &c->out_cap, c->out_len + len + 4)) {
+        shutdown(c->fd, SHUT_RDWR); /* a message that is lost on a connection that stays is never repeated */
         return RG_ERR_RESOURCE;
+    }
     uint8_t *p = c->out + c->out_len;
     for (int i = 0; i < 4; i++) p[i] = (uint8_t)(len >> (8 * i));
     memcpy(p + 4, bytes, len);

@@ -45,6 +45,28 @@ static uint32_t link_free(const rg_group_t *g) {
     return UINT32_MAX;
 }
 
+static void act_todo(rg_group_t *g, const rg_member_action_t *a) {
+    if (g->todo_len == g->todo_cap) {
+        size_t cap = g->todo_cap ? g->todo_cap * 2 : 64;
+        rg_todo_t *grown = realloc(g->todo, cap * sizeof *grown);
+        if (!grown) {
+            g->over = g->over ? g->over : RG_ERR_NOMEM; /* seen after the step: see rg_core_event() */
+            return;
+        }
+        g->todo = grown;
+        g->todo_cap = cap;
+    }
+    rg_todo_t *t = &g->todo[g->todo_len++];
+    t->type = a->type;
+    t->key = a->key;
+    t->peer = a->peer;
+    t->computed = a->computed;
+    t->keep = a->keep;
+    t->status = a->status;
+    t->text[0] = 0;
+    if (a->text) snprintf(t->text, sizeof t->text, "%s", a->text);
+}
+
 static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     uint32_t i = rg_link_of(g, a->peer);
     if (i != UINT32_MAX) return; /* repeated by the core after a change of plan */
@@ -72,6 +94,10 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
         rg_group_set_errmsg(g, "link to member %llu: %s", (unsigned long long)a->peer, err.text);
         if (g->phase == RG_PHASE_JOINING && err.sys_errno == EAFNOSUPPORT)
             g->join_status = err.status; /* no waiting gives two hosts an address family in common */
+        if (a->dial) { /* the core dials again in a while; it is told behind the step that is being carried out */
+            rg_member_action_t failed = { .type = RG_MACT_CONNECT, .peer = a->peer, .text = err.text };
+            act_todo(g, &failed);
+        }
     }
 }
 
@@ -121,28 +147,6 @@ static void act_view(rg_group_t *g) {
     RG_LOGF(&g->log, RG_LOG_INFO, "group %s: view %llu: %u members", g->cfg.group, (unsigned long long)v->epoch, v->n);
 }
 
-static void act_todo(rg_group_t *g, const rg_member_action_t *a) {
-    if (g->todo_len == g->todo_cap) {
-        size_t cap = g->todo_cap ? g->todo_cap * 2 : 64;
-        rg_todo_t *grown = realloc(g->todo, cap * sizeof *grown);
-        if (!grown) {
-            g->over = g->over ? g->over : RG_ERR_NOMEM; /* seen after the step: see rg_core_event() */
-            return;
-        }
-        g->todo = grown;
-        g->todo_cap = cap;
-    }
-    rg_todo_t *t = &g->todo[g->todo_len++];
-    t->type = a->type;
-    t->key = a->key;
-    t->peer = a->peer;
-    t->computed = a->computed;
-    t->keep = a->keep;
-    t->status = a->status;
-    t->text[0] = 0;
-    if (a->text) snprintf(t->text, sizeof t->text, "%s", a->text);
-}
-
 static void core_action(rg_group_t *g, const rg_member_action_t *a) {
     switch (a->type) {
     case RG_MACT_SEND: rg_control_send(g, a->bytes, a->len); break;
@@ -186,7 +190,9 @@ static void run_todo(rg_group_t *g) {
     g->in_todo = 1;
     while (g->todo_at < g->todo_len) {
         rg_todo_t t = g->todo[g->todo_at++];
-        if (t.type == RG_MACT_EXPELLED)
+        rg_member_event_t down = { .type = RG_MEV_LINK_DOWN, .peer = t.peer, .text = t.text };
+        if (t.type == RG_MACT_CONNECT) rg_core_event(g, &down);
+        else if (t.type == RG_MACT_EXPELLED)
             rg_group_over(g, t.status ? t.status : RG_ERR_EXPELLED, t.text[0] ? t.text : "expelled from the group");
         else rg_op_verdict(g, &t);
     }

@@ -442,12 +442,17 @@ void rg_op_done(rg_request_t *op) {
     rg_core_event(op->g, &ev);
 }
 
+/* When a member stops waiting for somebody to decide: past what a coordinator needs to notice one more death. */
+static uint64_t give_up_at(const rg_group_t *g) {
+    return rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 2000000ull + 1000000000ull;
+}
+
 /* Wants the operation ended everywhere with this status. */
 void rg_op_fail(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text) {
     rg_group_t *g = op->g;
     if (op->failing || op->state == RG_OPS_FINISHED) return;
     op->failing = 1;
-    op->give_up_ns = rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 2000000ull + 1000000000ull;
+    op->give_up_ns = give_up_at(g);
     rg_member_event_t ev = { .type = RG_MEV_OP_FAIL, .key = op->key, .status = status, .peer = blame, .text = text };
     rg_core_event(g, &ev);
 }
@@ -488,6 +493,7 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
         op_run(op);
         break;
     case RG_MACT_OP_RESTART:
+        if (op->failing) op->give_up_ns = give_up_at(g); /* somebody does decide */
         rg_undo_restore(op);
         op->res.retries++;
         if (op->spoiled) { /* to compute on would be to add results to results */
@@ -500,6 +506,7 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
         }
         break;
     case RG_MACT_OP_FORWARD:
+        if (op->failing) op->give_up_ns = give_up_at(g);
         rg_undo_restore(op);
         op_fetch(op, t->peer);
         break;
