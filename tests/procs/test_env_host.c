@@ -19,7 +19,9 @@ static const uint64_t marked[] = { 0, 1, (1ull << 31) - 1, 1ull << 31, (1ull << 
 /* Zeroes that take no memory until they are written. */
 static int8_t *sparse(void) {
     void *p = mmap(NULL, HUGE_COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED) return NULL;
+    madvise(p, HUGE_COUNT, MADV_HUGEPAGE); /* one fault for 2 MiB of zeroes, read or written */
+    return p;
 }
 
 /* Marks that are not as wanted, and bytes besides them that are not 0. */
@@ -44,7 +46,6 @@ static int huge_body(rg_group_t *g, int rank, int n, void *arg) {
     (void)arg;
     opts.result = &res;
     PROCS_REQUIRE(in && out, "address space");
-    madvise(out, HUGE_COUNT, MADV_HUGEPAGE);
     for (size_t k = 0; k < MARKS; k++) {
         in[marked[k]] = (int8_t)(k + 1 + 10 * (size_t)rank);
         want[k] = (int8_t)((int)(k + 1) * n + 5 * n * (n - 1));

@@ -85,7 +85,7 @@ static int victim_returns(struct place *p, enum cut what, uint64_t at) {
 static int half_open(enum cut what, int idle, uint32_t heartbeat_ms, int bridged) {
     struct place p;
     /* Large enough for a ring, in which every pair has something to say. */
-    if (!place_open(&p, heartbeat_ms, what == TWO_MEMBERS ? 4u << 20 : 100000, bridged)) return 0;
+    if (!place_open(&p, heartbeat_ms, what == TWO_MEMBERS ? 1u << 20 : 100000, bridged)) return 0;
     struct env *e = p.e;
     env_start(e, p.pids);
     int ok = env_running(e, 20, 20);
