@@ -8,6 +8,8 @@
  * "the default". Counts are in elements and 64 bits wide; times are in the unit that the name ends with.
  *
  * Thread-safety. Every function may be called from any thread at any time unless its comment says otherwise.
+ * A child of fork() is not a member: there the parent's handles give ERR_CLOSED, and destroying one does nothing. Until
+ * it ends or calls exec it holds the parent's connections open, so that the parent's death shows by silence only.
  * The library never prints unless asked (RG_LOG or a log callback), never exits, and installs no signal handler. */
 #ifndef REGROUP_H
 #define REGROUP_H
@@ -165,10 +167,6 @@ typedef struct rg_config {
                          "input intact" */
     rg_switch_t progress_thread; /* RG_PROGRESS_THREAD on. Off: progress happens only inside calls, and a program that
                                     stays away longer than heartbeat_ms is expelled */
-    rg_switch_t zero_copy; /* RG_ZERO_COPY large messages may go to the kernel uncopied; off. On: what a member sent
-                              changes with its buffer until the receiver has read it. A member that gets its buffer back
-                              alone (abort, leave, a lost coordinator), or from others after one was stopped, can spoil
-                              a result that the slow one then takes for good */
     rg_log_level_t log_level; /* RG_LOG "error", "warn", "info", "debug": to log_fn, or to standard error when only the
                                  variable is set; none */
     rg_log_fn log_fn;         /* no variable */
@@ -177,7 +175,7 @@ typedef struct rg_config {
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \
         sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT,                \
-            RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0              \
+            RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0                                 \
     }
 
 /* ---- Coordinator -------------------------------------------------------------------------------------------- */
@@ -238,7 +236,9 @@ rg_status_t rg_group_init_rank(uint32_t n, uint32_t rank, const rg_unique_id_t *
 
 /* A place where newcomers may enter: every member calls it the same number of times, between operations, for example
  * once per training step. Costs no message when nobody waits. Numbering of operations starts anew here. When
- * `change` is not NULL it says whether world or rank differ from what they were at the previous boundary. */
+ * `change` is not NULL it says whether world or rank differ from what they were at the previous boundary.
+ * A newcomer's rg_group_join() has passed the boundary at which it enters: its first operation is the one that the
+ * others call after that boundary, and it calls this function at the next one (examples/train_bytes.c). */
 typedef struct rg_change {
     size_t struct_size;
     uint32_t changed;    /* 1 when members joined or were lost since the last boundary */
@@ -334,7 +334,9 @@ rg_status_t rg_all_reduce(rg_group_t *group, const void *in, void *out, uint64_t
                           const rg_opts_t *opts, rg_request_t **req);
 
 /* buf of rank `root` reaches every member's buf. Survivors of a loss move up in rank; when members are told of one
- * between their calls of the same broadcast, root means the ranks before it for all of them. */
+ * between their calls of the same broadcast, root means the ranks before it for all of them.
+ * Up to small_bytes the root is done when it has sent, without an answer: if others call something else they get
+ * MISMATCH and the root does not, and two members that both take themselves for the root may both succeed. */
 rg_status_t rg_broadcast(rg_group_t *group, void *buf, uint64_t count, rg_dtype_t dtype, uint32_t root,
                          const rg_opts_t *opts, rg_request_t **req);
 

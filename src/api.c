@@ -107,9 +107,16 @@ rg_status_t rg_group_init_rank(uint32_t n, uint32_t rank, const rg_unique_id_t *
     return rg_group_open(&j, out, err);
 }
 
+/* Before anything takes the lock, which may have been held when the process forked. */
+static rg_status_t usable(const rg_group_t *g) {
+    if (!g) return RG_ERR_INVALID;
+    return rg_group_inherited(g) ? RG_ERR_CLOSED : RG_OK;
+}
+
 rg_status_t rg_group_boundary(rg_group_t *g, rg_change_t *change) {
     rg_change_t c = RG_CHANGE_INIT;
-    rg_status_t st = g ? rg_change_check(change, NULL) : RG_ERR_INVALID;
+    rg_status_t st = usable(g);
+    if (st == RG_OK) st = rg_change_check(change, NULL);
     if (st != RG_OK) return st;
     rg_lock(g);
     st = rg_group_pass_boundary(g, &c);
@@ -118,10 +125,14 @@ rg_status_t rg_group_boundary(rg_group_t *g, rg_change_t *change) {
     return st;
 }
 
-rg_status_t rg_group_leave(rg_group_t *g) { return g ? rg_group_close(g) : RG_ERR_INVALID; }
+rg_status_t rg_group_leave(rg_group_t *g) {
+    rg_status_t st = usable(g);
+    return st == RG_OK ? rg_group_close(g) : st;
+}
 
 rg_status_t rg_group_abort(rg_group_t *g) {
-    if (!g) return RG_ERR_INVALID;
+    rg_status_t st = usable(g);
+    if (st != RG_OK) return st;
     rg_lock(g);
     rg_group_over(g, RG_ERR_ABORTED, "rg_group_abort was called");
     rg_unlock(g);
@@ -129,13 +140,13 @@ rg_status_t rg_group_abort(rg_group_t *g) {
 }
 
 void rg_group_destroy(rg_group_t *g) {
-    if (g) rg_group_free(g);
+    if (g && !rg_group_inherited(g)) rg_group_free(g); /* a child would write to shared descriptors */
 }
 
 rg_status_t rg_group_info(rg_group_t *g, rg_info_t *info) {
     rg_info_t i = RG_INFO_INIT;
-    if (!g || !info) return RG_ERR_INVALID;
-    rg_status_t st = rg_info_check(info, NULL);
+    rg_status_t st = info ? usable(g) : RG_ERR_INVALID;
+    if (st == RG_OK) st = rg_info_check(info, NULL);
     if (st != RG_OK) return st;
     rg_lock(g);
     rg_roster_t *r = g->phase == RG_PHASE_MEMBER ? rg_roster_for(g, g->gen) : NULL;
@@ -160,9 +171,10 @@ rg_status_t rg_group_info(rg_group_t *g, rg_info_t *info) {
 }
 
 rg_status_t rg_group_member(rg_group_t *g, uint32_t rank, uint64_t *member_id) {
-    if (!g || !member_id) return RG_ERR_INVALID;
+    rg_status_t st = member_id ? usable(g) : RG_ERR_INVALID;
+    if (st != RG_OK) return st;
     rg_lock(g);
-    rg_status_t st = g->over ? g->over : RG_ERR_INVALID;
+    st = g->over ? g->over : RG_ERR_INVALID;
     rg_roster_t *r = g->phase == RG_PHASE_MEMBER ? rg_roster_for(g, g->gen) : NULL;
     if (r && rank < r->n) {
         *member_id = r->ids[rank];
@@ -175,6 +187,12 @@ rg_status_t rg_group_member(rg_group_t *g, uint32_t rank, uint64_t *member_id) {
 
 size_t rg_group_errmsg(rg_group_t *g, char *buf, size_t cap) {
     if (!g) return 0;
+    if (rg_group_inherited(g)) {
+        static const char text[] =
+            "this process was forked from the member, which alone may use the handle; join anew here";
+        if (buf && cap) snprintf(buf, cap, "%s", text);
+        return sizeof text - 1;
+    }
     rg_lock(g);
     size_t n = strlen(g->errmsg);
     if (buf && cap) snprintf(buf, cap, "%s", g->errmsg);
@@ -254,7 +272,8 @@ static rg_status_t run_call(rg_group_t *g, const call_t *c, const rg_opts_t *opt
     rg_error_t err;
     uint64_t bytes = 0;
     if (req) *req = NULL;
-    if (!g) return RG_ERR_INVALID;
+    rg_status_t st = usable(g);
+    if (st != RG_OK) return st;
     if (!opts) { /* the usual case */
         o.timeout_ms = g->cfg.op_timeout_ms;
         o.on_fault = g->cfg.on_fault;
@@ -263,7 +282,7 @@ static rg_status_t run_call(rg_group_t *g, const call_t *c, const rg_opts_t *opt
         if (so == RG_OK && !req) so = rg_result_check(o.result, &err);
         if (so != RG_OK) return refuse(g, so, err.text);
     }
-    rg_status_t st = check_call(g, c, &bytes);
+    st = check_call(g, c, &bytes);
     if (st != RG_OK) return st;
     rg_lock(g);
     rg_request_t *op = rg_op_alloc(g);
@@ -306,6 +325,7 @@ rg_status_t rg_barrier(rg_group_t *g, const rg_opts_t *opts, rg_request_t **req)
 rg_status_t rg_wait(rg_request_t *op, rg_result_t *result) {
     if (!op || rg_result_check(result, NULL) != RG_OK) return RG_ERR_INVALID;
     rg_group_t *g = op->g;
+    if (rg_group_inherited(g)) return RG_ERR_CLOSED;
     rg_lock(g);
     rg_status_t st = op->taken && !op->blocking ? collect(g, op, result) : RG_ERR_CLOSED;
     rg_unlock(g);
@@ -315,6 +335,7 @@ rg_status_t rg_wait(rg_request_t *op, rg_result_t *result) {
 rg_status_t rg_test(rg_request_t *op, rg_result_t *result) {
     if (!op || rg_result_check(result, NULL) != RG_OK) return RG_ERR_INVALID;
     rg_group_t *g = op->g;
+    if (rg_group_inherited(g)) return RG_ERR_CLOSED;
     rg_lock(g);
     rg_status_t st = RG_AGAIN;
     if (!op->taken || op->blocking) {
@@ -331,6 +352,7 @@ rg_status_t rg_test(rg_request_t *op, rg_result_t *result) {
 rg_status_t rg_cancel(rg_request_t *op) {
     if (!op) return RG_ERR_INVALID;
     rg_group_t *g = op->g;
+    if (rg_group_inherited(g)) return RG_ERR_CLOSED;
     rg_lock(g);
     rg_status_t st = op->taken && !op->blocking ? RG_OK : RG_ERR_CLOSED;
     if (st == RG_OK && op->state != RG_OPS_FINISHED) {

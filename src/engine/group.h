@@ -188,6 +188,7 @@ struct rg_group {
     uint64_t last_drive_ns;
     int async_work; /* requests that nobody waits for in a call */
     int thread_running, stop;
+    uint32_t forks; /* of this process when the group was opened, see rg_group_inherited() */
     pthread_t thread;
 
     rg_config_t cfg;

@@ -184,10 +184,19 @@ static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err
     return st;
 }
 
+static uint32_t forks; /* between the first process that opened a group and this one */
+static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
+static void forked(void) { forks++; } /* the child has one thread */
+static void count_forks(void) { (void)pthread_atfork(NULL, NULL, forked); }
+
+int rg_group_inherited(const rg_group_t *g) { return g->forks != forks; }
+
 rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err) {
     rg_group_t *g = calloc(1, sizeof *g);
     *out = NULL;
     if (!g) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a group");
+    pthread_once(&forks_once, count_forks);
+    g->forks = forks;
     g->epfd = g->wakefd = -1;
     g->host_procs = 1;
     g->cores = rg_os_cores();
@@ -328,7 +337,10 @@ rg_status_t rg_group_pass_boundary(rg_group_t *g, rg_change_t *c) {
     if (g->n_tags) memset(g->tags, 0, g->cap_tags * sizeof *g->tags);
     g->n_tags = 0;
     rg_roster_t *r = rg_roster_for(g, g->gen);
-    if (!r) return RG_ERR_NOMEM;
+    if (!r) { /* the others count this boundary as passed: calling again would pass one more than they do */
+        rg_group_over(g, RG_ERR_NOMEM, "no memory for the members from this boundary on");
+        return RG_ERR_NOMEM;
+    }
     if (r->n != g->n_seen || memcmp(r->ids, g->seen_ids, r->n * sizeof *r->ids)) {
         c->joined = count_missing(r->ids, r->n, g->seen_ids, g->n_seen);
         c->lost = count_missing(g->seen_ids, g->n_seen, r->ids, r->n);
@@ -340,5 +352,9 @@ rg_status_t rg_group_pass_boundary(rg_group_t *g, rg_change_t *c) {
     c->boundary = g->gen;
     c->stalled_ns = rg_os_now_ns() - start;
     rg_roster_put(r);
-    return c->changed ? remember_members(g) : RG_OK;
+    if (c->changed && remember_members(g) != RG_OK) {
+        rg_group_over(g, RG_ERR_NOMEM, "no memory for the members from this boundary on");
+        return RG_ERR_NOMEM;
+    }
+    return RG_OK;
 }

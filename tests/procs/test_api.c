@@ -374,6 +374,40 @@ static int mismatches(rg_group_t *g, int rank, int n, void *arg) {
     return rg_group_leave(g) != RG_OK;
 }
 
+/* What a forked child finds in the handles that it inherits: exit code 0 when all is refused and nothing hangs. */
+static int child_is_refused(rg_group_t *g, rg_request_t *req) {
+    rg_info_t info = RG_INFO_INIT;
+    char text[256];
+    float x = 1;
+    alarm(20);
+    if (rg_all_reduce(g, &x, &x, 1, RG_F32, RG_SUM, NULL, NULL) != RG_ERR_CLOSED) return 2;
+    if (!rg_group_errmsg(g, text, sizeof text) || !strstr(text, "forked")) return 3;
+    if (rg_wait(req, NULL) != RG_ERR_CLOSED || rg_test(req, NULL) != RG_ERR_CLOSED) return 4;
+    if (rg_cancel(req) != RG_ERR_CLOSED || rg_group_info(g, &info) != RG_ERR_CLOSED) return 5;
+    if (rg_group_boundary(g, NULL) != RG_ERR_CLOSED || rg_group_leave(g) != RG_ERR_CLOSED) return 6;
+    if (rg_group_abort(g) != RG_ERR_CLOSED) return 7;
+    rg_group_destroy(g);
+    return 0;
+}
+
+/* A child that uses its parent's handle must neither hang nor touch the group. */
+static int forked(rg_group_t *g, int rank, int n, void *arg) {
+    rg_info_t info = RG_INFO_INIT;
+    rg_request_t *req;
+    (void)arg;
+    PROCS_REQUIRE(rg_barrier(g, NULL, &req) == RG_OK, "no request");
+    if (rank == 0) {
+        pid_t pid = fork();
+        if (pid == 0) _exit(child_is_refused(g, req));
+        int rc = pid > 0 ? procs_end(pid, 20) : -1;
+        PROCS_REQUIRE(rc == 0, "the child ends with %d", rc);
+    }
+    PROCS_REQUIRE(rg_wait(req, NULL) == RG_OK, "the parent's request does not succeed");
+    if (one_reduce(g, rank, n, RG_F32, RG_SUM, 100000, 1, 0)) return 1;
+    PROCS_REQUIRE(rg_group_info(g, &info) == RG_OK && info.view_changes <= 1, "the group noticed");
+    return rg_group_leave(g) != RG_OK;
+}
+
 /* A planted wrong result must be found by what judges the results here. */
 static int planted(void) {
     float x[1000];
@@ -405,6 +439,7 @@ void test_api(void) {
         { "deadline__kept_within_a_fifth_and_uniform", deadlines, 2, 4 },
         { "cancel__same_end_everywhere", cancelled, 2, 4 },
         { "mismatch__everywhere_and_names_the_rank", mismatches, 2, 3 },
+        { "forked_child__handle_refused_and_group_untouched", forked, 1, 3 },
     };
     char name[128];
     procs_case("api__planted_wrong_result__found", planted());
