@@ -1,7 +1,7 @@
 /* bench_tcp.c: what the TCP transport alone reaches between two processes over loopback, through the transport table:
  * the exchange that an all-reduce of two members is made of (each sends its half and reduces the other's into its own).
  * Relies on the static library. It checks the sums of the last round and exits non-zero when they are wrong.
- * Usage: bench_tcp [rails] [zero copy: 0 never, 1 where it pays, 2 always] */
+ * Usage: bench_tcp [rails] */
 #include "kernels/kernels.h"
 #include "os/os.h"
 #include "regroup_transport.h"
@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 extern const rg_transport_t rg_transport_tcp;
-extern uint32_t rgt_slow_copy_ps; /* 0: zero copy always */
 static const rg_transport_t *const T = &rg_transport_tcp;
 
 typedef struct shared {
@@ -63,8 +62,7 @@ static void exchange(rg_tp_t *tp, const rg_red_t *red, const char *out, float *a
     for (size_t at = 0; at < bytes; at += chunk, ord++) {
         rg_tp_send_t s = { .tag = { 1, 0, op, ord, 7 },
                            .buf = out + at,
-                           .len = bytes - at < chunk ? bytes - at : chunk,
-                           .flags = RG_TP_ZERO_COPY };
+                           .len = bytes - at < chunk ? bytes - at : chunk };
         int st = T->send(tp, 0, &s);
         if (st < 0) die("send");
         left += st != RG_TP_DONE_NOW;
@@ -107,7 +105,7 @@ static void measure(rg_tp_t *tp, int me, size_t bytes, size_t chunk, int rounds)
         t[i] = (double)(rg_os_now_ns() - t0) * 1e-3;
     }
     double cpu = (cpu_s() - c0) / rounds;
-    /* The kernel may still read from `out` until the other side has everything, which its next message tells. */
+    /* Neither goes on, or away, while the other still measures. */
     meet(tp, op++);
     for (size_t i = 0; i < bytes / 4; i++)
         if (acc[i] != (float)(rounds + 3)) die("a sum is wrong");
@@ -126,8 +124,6 @@ int main(int argc, char **argv) {
     rg_config_t cfg = RG_CONFIG_INIT;
     cfg.interface = "lo";
     cfg.rails = argc > 1 ? (uint32_t)atoi(argv[1]) : 1;
-    cfg.zero_copy = argc > 2 && atoi(argv[2]) ? RG_ON : RG_OFF;
-    if (argc > 2 && atoi(argv[2]) == 2) rgt_slow_copy_ps = 0;
     cfg.heartbeat_ms = 2000;
     shared_t *sh = mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (sh == MAP_FAILED) die("mmap");

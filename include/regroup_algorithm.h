@@ -75,6 +75,9 @@ typedef struct rg_step {
     rg_span_t dst, a, b;
 } rg_step_t;
 
+/* A6, a proven property, for transports that read a sender's memory in place, after the send has ended. It covers a
+ * schedule that runs to its end: sends of such a transport must still be fenced before an aborted operation gives its
+ * buffers back, or a peer takes for good what is written there next. No transport of this version does that. */
 #define RG_SCHED_ZERO_COPY 1u
 
 /* A finished schedule is immutable, so threads and operations share it. */

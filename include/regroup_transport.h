@@ -35,7 +35,7 @@ typedef struct rg_tag {
 } rg_tag_t;
 
 typedef enum rg_tp_event {
-    RG_TP_SENT,       /* send finished: the buffer is the caller's again (see RG_TP_ZERO_COPY) */
+    RG_TP_SENT,       /* send finished: the buffer is the caller's again, and what it writes there reaches nobody */
     RG_TP_RECEIVED,   /* receive finished, all bytes are in the sink */
     RG_TP_LINK_UP,    /* connect() succeeded, every rail is there */
     RG_TP_LINK_DOWN,  /* the link failed; cause in `text`. All pending operations complete with RG_TP_GONE as well */
@@ -70,11 +70,7 @@ typedef struct rg_tp_send {
     const void *buf; /* the caller's, untouched by it until RG_TP_SENT or RG_TP_FAILED */
     uint64_t len;
     uint64_t cookie;
-    uint32_t flags;
 } rg_tp_send_t;
-/* The caller promises that after RG_TP_SENT the bytes stay unchanged until the receiver has consumed them, or that
- * nobody will ever use what the receiver makes of them. The transport may then hand pages to the kernel uncopied. */
-#define RG_TP_ZERO_COPY 1u
 
 typedef struct rg_tp_recv {
     rg_tag_t tag;

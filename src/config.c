@@ -144,7 +144,6 @@ static const choice_row_t config_choices[] = {
     { "deterministic", "RG_DETERMINISTIC", AT(deterministic), RG_OFF, switch_words, SWITCH_EXPECTED },
     { "undo", "RG_UNDO", AT(undo), RG_ON, switch_words, SWITCH_EXPECTED },
     { "progress_thread", "RG_PROGRESS_THREAD", AT(progress_thread), RG_ON, switch_words, SWITCH_EXPECTED },
-    { "zero_copy", "RG_ZERO_COPY", AT(zero_copy), RG_OFF, switch_words, SWITCH_EXPECTED },
 };
 #undef AT
 

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 extern const rg_transport_t rg_transport_tcp, rg_transport_inproc;
-extern uint32_t rgt_slow_copy_ps; /* 0: zero copy is always taken where it is allowed */
 
 #define COOKIES 4096
 #define BIG (64u << 20)
@@ -144,7 +143,7 @@ static int couple(env_t *e) {
 }
 
 static int do_send(env_t *e, int who, rg_tag_t t, const void *buf, uint64_t len, uint64_t cookie) {
-    rg_tp_send_t s = { .tag = t, .buf = buf, .len = len, .cookie = cookie, .flags = RG_TP_ZERO_COPY };
+    rg_tp_send_t s = { .tag = t, .buf = buf, .len = len, .cookie = cookie };
     int rc = e->t->send(e->ep[who].tp, 0, &s);
     if (rc == RG_TP_DONE_NOW) note_end(&e->ep[who], cookie, RG_TP_DONE);
     return rc >= 0;
@@ -786,15 +785,13 @@ static const struct {
     const rg_transport_t *t;
     const char *interface;
     uint32_t rails;
-    int zero_copy;
 } subjects[] = {
-    { "inproc", &rg_transport_inproc, NULL, 1, 0 },
-    { "simnet", &rg_transport_simnet, NULL, 1, 0 },
-    { "tcp", &rg_transport_tcp, "127.0.0.1", 1, 0 },
-    { "tcp-3-rails", &rg_transport_tcp, "127.0.0.1", 3, 0 },
-    { "tcp-12-rails", &rg_transport_tcp, "127.0.0.1", 12, 0 },
-    { "tcp-zero-copy", &rg_transport_tcp, "127.0.0.1", 1, 1 },
-    { "tcp-v6", &rg_transport_tcp, "::1", 1, 0 },
+    { "inproc", &rg_transport_inproc, NULL, 1 },
+    { "simnet", &rg_transport_simnet, NULL, 1 },
+    { "tcp", &rg_transport_tcp, "127.0.0.1", 1 },
+    { "tcp-3-rails", &rg_transport_tcp, "127.0.0.1", 3 },
+    { "tcp-12-rails", &rg_transport_tcp, "127.0.0.1", 12 },
+    { "tcp-v6", &rg_transport_tcp, "::1", 1 },
 };
 
 static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
@@ -805,9 +802,6 @@ static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
     e->conf.interface = subjects[s].interface;
     e->conf.rails = subjects[s].rails;
     e->conf.heartbeat_ms = 2000;
-    /* What the cases scribble over while it may still be under way is nothing that they look at on the other side. */
-    e->conf.zero_copy = subjects[s].zero_copy ? RG_ON : RG_OFF;
-    rgt_slow_copy_ps = 0;
     if (subjects[s].t == &rg_transport_simnet) {
         e->world = rg_simnet_new(4711 + (uint64_t)c);
         rg_simnet_use(e->world);

@@ -198,7 +198,6 @@ static rg_status_t tcp_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t
     tp->epoll = tp->spare_fd = -1;
     tp->conns_tail = &tp->conns;
     tp->next_timer = tp->resume_listen = NEVER;
-    tp->zero_copy = tp->conf.zero_copy == RG_ON;
     tp->nonce_known = memcmp(config->nonce, no_nonce, 16) != 0;
     rg_status_t st = open_parts(tp, addr, addr_len, err);
     /* Strings belong to the caller; what is needed of them has been copied. */

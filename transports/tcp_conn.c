@@ -59,7 +59,6 @@ static conn_t *conn_new(rg_tp_t *tp, conn_state_t s, int fd) {
     c->tp = tp;
     c->fd = fd;
     c->state = s;
-    c->pipe[0] = c->pipe[1] = -1;
     c->backoff_ns = BACKOFF_FIRST_NS;
     c->deadline = c->retry_at = NEVER;
     c->prev = tp->conns_tail;
@@ -74,7 +73,6 @@ void rgt_conn_close(conn_t *c) {
     if (c->state == CONN_DEAD) return;
     if (c->fd >= 0) close(c->fd);
     c->fd = -1;
-    rgt_pipe_close(c);
     free(c->rbuf);
     free(c->tx_private);
     c->rbuf = c->tx_private = NULL;

@@ -143,9 +143,6 @@ typedef struct conn {
     const uint8_t *tx_data;
     uint8_t *tx_private; /* owns tx_data after a fence */
     send_op_t *tx_op;    /* NULL: a note, or an operation that was fenced */
-    uint8_t tx_zero;     /* this frame goes through the pipe */
-    uint32_t tx_piped;   /* bytes that are in the pipe now */
-    int pipe[2];         /* -1 until the first zero-copy send */
 } conn_t;
 
 typedef enum link_state { LINK_FREE, LINK_DIALING, LINK_WAITING, LINK_UP, LINK_DOWN } link_state_t;
@@ -188,12 +185,10 @@ struct rg_tp {
     rg_tp_config_t cfg;
     rg_config_t conf;
     char congestion[32];
-    uint8_t nonce_known, armed, zero_copy;
-    uint8_t inward; /* this process offers loopback: it is meant for its own host */
-    uint8_t many;        /* more than DIRECT_RAILS rails: epoll says which to look at */
-    uint8_t keep_now;    /* rgt_make_way() is at work */
-    uint8_t copies_slow; /* copying costs more than zero copy does now */
-    uint32_t copies_timed, copy_ps, frames_by_page;
+    uint8_t nonce_known, armed;
+    uint8_t inward;   /* this process offers loopback: it is meant for its own host */
+    uint8_t many;     /* more than DIRECT_RAILS rails: epoll says which to look at */
+    uint8_t keep_now; /* rgt_make_way() is at work */
     int epoll, spare_fd;
     listener_t listen[2];
     int listeners;
@@ -258,7 +253,6 @@ void rgt_link_clear(rg_tp_t *tp, link_t *l);
 void rgt_push(rg_tp_t *tp, link_t *l); /* lets free rails take frames */
 void rgt_tx(rg_tp_t *tp, conn_t *c);   /* goes on with the frame in hand */
 int rgt_tx_fence(conn_t *c);           /* cuts the frame in hand loose from the caller's buffer; -1: no memory */
-void rgt_pipe_close(conn_t *c);
 
 /* ---- tcp_recv.c ---- */
 void rgt_rx(rg_tp_t *tp, conn_t *c);

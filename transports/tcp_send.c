@@ -1,57 +1,14 @@
 /* tcp_send.c: messages are cut into frames, and whichever rail is free takes the next one, so that a slow rail never
  * holds up the others. Small messages leave within the caller's send(); the rest in the calls of poll().
- * Relies on non-blocking sockets. Must not touch a caller's buffer once its operation has completed, except through
- * pages that the kernel holds where the caller has allowed it (RG_TP_ZERO_COPY). */
+ * Relies on non-blocking sockets that copy what they take: pages handed over by reference would go on changing with the
+ * caller's buffer. Must not touch a caller's buffer once its operation has completed. */
 #include "tcp_internal.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <time.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
-#include <unistd.h>
-
-#define ZERO_COPY_FROM (64u << 10)
-#define JUDGE_AFTER 16 /* copied sends that are timed before the next judgement */
-#define COPY_EVERY 64  /* while pages go by reference, every so many frames one is copied, to time it */
-#define PIPE_BYTES (256 << 10)
-
-/* Handing pages over by reference is no free lunch on loopback: each page is pinned and released, and its receiver
- * reads memory that is cold for it. It pays only where copying is slow: on a machine whose memory is busy the same copy
- * takes several times as long. So copies are timed, and the least of a few (which no interruption has lengthened)
- * decides. Picoseconds per byte; tests set it to 0. */
-uint32_t rgt_slow_copy_ps = 260;
-
-static void judge_copy(rg_tp_t *tp, uint64_t ns, size_t bytes) {
-    uint64_t ps = ns * 1000 / bytes;
-    if (tp->copies_timed == 0 || ps < tp->copy_ps) tp->copy_ps = (uint32_t)ps;
-    if (++tp->copies_timed < JUDGE_AFTER) return;
-    tp->copies_timed = 0;
-    tp->copies_slow = tp->copy_ps > rgt_slow_copy_ps;
-}
-
-void rgt_pipe_close(conn_t *c) {
-    for (int i = 0; i < 2; i++) {
-        if (c->pipe[i] >= 0) close(c->pipe[i]);
-        c->pipe[i] = -1;
-    }
-    c->tx_piped = 0;
-}
-
-static int pipe_ready(conn_t *c) {
-    if (c->pipe[0] >= 0) return 1;
-    if (pipe2(c->pipe, O_NONBLOCK | O_CLOEXEC) != 0) {
-        c->pipe[0] = c->pipe[1] = -1;
-        return 0;
-    }
-    /* Refused where the user's pipes have reached their limit; a small pipe only means more calls. */
-    (void)fcntl(c->pipe[1], F_SETPIPE_SZ, PIPE_BYTES);
-    return 1;
-}
 
 static void link_lost(rg_tp_t *tp, conn_t *c, int e) {
     link_t *l = c->link;
@@ -74,73 +31,14 @@ static ssize_t tx_result(rg_tp_t *tp, conn_t *c, ssize_t n) {
     return -1;
 }
 
-/* splice() has no MSG_NOSIGNAL, and the program's disposition of SIGPIPE is not ours to change: a peer that died would
- * end this process. So the signal is held back around the call and taken away when the call raised it. */
-static ssize_t splice_quietly(int from, int to, size_t len, unsigned flags) {
-    const struct timespec at_once = { 0, 0 };
-    sigset_t pipe_only, before, pending;
-    sigemptyset(&pipe_only);
-    sigaddset(&pipe_only, SIGPIPE);
-    sigemptyset(&pending);
-    pthread_sigmask(SIG_BLOCK, &pipe_only, &before);
-    if (sigismember(&before, SIGPIPE)) sigpending(&pending);
-    ssize_t n = splice(from, NULL, to, NULL, len, flags);
-    int err = errno;
-    /* Also after a part was taken: the error, and with it the signal, came behind that part. */
-    if (n != (ssize_t)len && !sigismember(&pending, SIGPIPE)) sigtimedwait(&pipe_only, NULL, &at_once);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    errno = err;
-    return n;
-}
-
-/* One step through the pipe: the pages go to the socket by reference. Returns as tx_result(); 0 also when the plain way
- * must be taken instead. */
-static ssize_t tx_step_pipe(rg_tp_t *tp, conn_t *c) {
-    if (c->tx_head_sent < FRAME_BYTES) {
-        ssize_t n = tx_result(
-            tp, c, send(c->fd, c->tx_head + c->tx_head_sent, FRAME_BYTES - c->tx_head_sent, MSG_NOSIGNAL | MSG_MORE));
-        if (n > 0) c->tx_head_sent += (uint32_t)n;
-        return n;
-    }
-    if (c->tx_piped == 0 && c->tx_private) {
-        c->tx_zero = 0; /* cut off by a fence: the rest is a private copy, see rgt_tx_fence() */
-        return 0;
-    }
-    if (c->tx_piped == 0) {
-        struct iovec v = { (void *)(uintptr_t)(c->tx_data + c->tx_sent), c->tx_len - c->tx_sent };
-        ssize_t n = vmsplice(c->pipe[1], &v, 1, SPLICE_F_NONBLOCK);
-        if (n <= 0) {
-            c->tx_zero = 0; /* memory that cannot be referenced, or no room: copy this frame */
-            return 0;
-        }
-        c->tx_piped = (uint32_t)n;
-    }
-    uint32_t more = c->tx_piped < c->tx_len - c->tx_sent ? SPLICE_F_MORE : 0;
-    ssize_t n = splice_quietly(c->pipe[0], c->fd, c->tx_piped, SPLICE_F_NONBLOCK | SPLICE_F_MOVE | more);
-    if (n < 0 && errno != EAGAIN && errno != EINTR && errno != EPIPE && errno != ECONNRESET && errno != ETIMEDOUT) {
-        rgt_pipe_close(c);
-        c->tx_zero = 0;
-        return 0;
-    }
-    n = tx_result(tp, c, n);
-    if (n > 0) {
-        c->tx_piped -= (uint32_t)n;
-        c->tx_sent += (uint32_t)n;
-    }
-    return n;
-}
-
-static ssize_t tx_step_plain(rg_tp_t *tp, conn_t *c) {
+static ssize_t tx_step(rg_tp_t *tp, conn_t *c) {
     struct iovec v[2] = { { c->tx_head + c->tx_head_sent, FRAME_BYTES - c->tx_head_sent },
                           { (void *)(uintptr_t)(c->tx_data + c->tx_sent), c->tx_len - c->tx_sent } };
     struct msghdr m = { .msg_iov = v, .msg_iovlen = 2 };
-    int timed = tp->zero_copy && v[1].iov_len >= ZERO_COPY_FROM;
-    uint64_t t0 = timed ? rg_os_now_ns() : 0;
     ssize_t n;
     if (v[0].iov_len == 0) n = send(c->fd, v[1].iov_base, v[1].iov_len, MSG_NOSIGNAL);
     else if (v[1].iov_len == 0) n = send(c->fd, v[0].iov_base, v[0].iov_len, MSG_NOSIGNAL);
     else n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
-    if (timed && n >= (ssize_t)ZERO_COPY_FROM) judge_copy(tp, rg_os_now_ns() - t0, (size_t)n);
     n = tx_result(tp, c, n);
     if (n > 0) {
         uint32_t head = FRAME_BYTES - c->tx_head_sent;
@@ -156,7 +54,7 @@ static void frame_out(rg_tp_t *tp, conn_t *c) {
     link_t *l = c->link;
     l->sent += c->tx_len;
     tp->sent += c->tx_len;
-    c->tx_busy = c->tx_zero = 0;
+    c->tx_busy = 0;
     c->tx_op = NULL;
     if (c->tx_private) {
         free(c->tx_private);
@@ -172,10 +70,10 @@ void rgt_tx(rg_tp_t *tp, conn_t *c) {
             frame_out(tp, c);
             return;
         }
-        ssize_t n = c->tx_zero ? tx_step_pipe(tp, c) : tx_step_plain(tp, c);
+        ssize_t n = tx_step(tp, c);
         if (n < 0) return;
-        /* A plain send that took less than it was given has filled the buffer: asking again would only fail. */
-        if (n > 0 && !c->tx_zero && c->tx_sent < c->tx_len) {
+        /* A send that took less than it was given has filled the buffer: asking again would only fail. */
+        if (n > 0 && c->tx_sent < c->tx_len) {
             c->tx_blocked = 1;
             if (tp->many || tp->armed) rgt_interest(c, c->interest | EPOLLOUT);
             return;
@@ -191,7 +89,6 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
     l->note_owed = 0;
     c->tx_head_sent = c->tx_sent = 0;
     c->tx_busy = 1;
-    c->tx_zero = 0;
     c->tx_op = op;
     c->tx_len = 0;
     c->tx_data = NULL;
@@ -216,9 +113,6 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
         l->send_head = op->next;
         if (!l->send_head) l->send_tail = &l->send_head;
     }
-    if (tp->zero_copy && (op->s.flags & RG_TP_ZERO_COPY) && f.len >= ZERO_COPY_FROM &&
-        (rgt_slow_copy_ps == 0 || (tp->copies_slow && ++tp->frames_by_page % COPY_EVERY != 0)))
-        c->tx_zero = (uint8_t)pipe_ready(c);
     return 1;
 }
 
@@ -244,7 +138,7 @@ int rgt_tx_fence(conn_t *c) {
     if (!c->tx_busy || !c->tx_op) return 0;
     c->tx_op = NULL;
     if (c->tx_head_sent == 0) {
-        c->tx_busy = c->tx_blocked = c->tx_zero = 0;
+        c->tx_busy = c->tx_blocked = 0;
         return 0;
     }
     uint32_t rest = c->tx_len - c->tx_sent;
@@ -255,8 +149,5 @@ int rgt_tx_fence(conn_t *c) {
     c->tx_data = c->tx_private;
     c->tx_len = rest;
     c->tx_sent = 0;
-    /* What the pipe has of it goes out from there; nothing more is put in. Private memory is freed when the frame is
-     * out, and the pages would still be referenced then: copy. */
-    if (c->tx_piped == 0) c->tx_zero = 0;
     return 0;
 }

@@ -129,7 +129,6 @@ static rg_status_t exec_send(rg_request_t *op, uint32_t i) {
     const rg_step_t *st = &op->plan->s->steps[i];
     rg_tp_send_t snd = { .tag = exec_tag(op, st->ord), .buf = span_ptr(op, st->a), .cookie = exec_cookie(op, i) };
     snd.len = st->a.len * op->buf_elem[st->a.buf];
-    if ((op->plan->s->flags & RG_SCHED_ZERO_COPY) && op->sig.rule_l) snd.flags = RG_TP_ZERO_COPY;
     op->res.bytes_sent += snd.len;
     int rc = g->tp_ops->send(g->tp, op->roster->links[st->peer], &snd);
     if (rc == RG_TP_DONE_NOW) exec_finish(op, i);

@@ -31,7 +31,6 @@ static const char *const variables[] = {
     "RG_DETERMINISTIC",
     "RG_UNDO",
     "RG_PROGRESS_THREAD",
-    "RG_ZERO_COPY",
     "RG_LOG",
     "RG_COORDINATOR_LISTEN",
     "RG_MAX_MEMBERS",
@@ -71,7 +70,7 @@ Test(config, defaults__nothing_said__documented_values) {
     cr_assert(config.op_timeout_ms == 60000 && config.heartbeat_ms == 2000 && config.rails == 1 && config.spin_us == 0);
     cr_assert(config.chunk_bytes == 0 && config.socket_buffer_bytes == 0 && config.small_bytes == 65536);
     cr_assert(config.on_fault == RG_RETRY && config.deterministic == RG_OFF && config.undo == RG_ON);
-    cr_assert(config.progress_thread == RG_ON && config.zero_copy == RG_OFF && config.log_level == RG_LOG_NONE);
+    cr_assert(config.progress_thread == RG_ON && config.log_level == RG_LOG_NONE);
     rg_config_free(strings);
     rg_config_free(NULL);
 }
@@ -84,8 +83,7 @@ Test(config, variables__every_one__taken) {
     setenv("RG_OP_TIMEOUT_MS", "2", 1), setenv("RG_HEARTBEAT_MS", "300", 1), setenv("RG_RAILS", "16", 1);
     setenv("RG_CHUNK_BYTES", "65536", 1), setenv("RG_SOCKET_BUFFER_BYTES", "4096", 1), setenv("RG_SMALL_BYTES", "1", 1);
     setenv("RG_SPIN_US", "50", 1), setenv("RG_ON_FAULT", "return", 1), setenv("RG_DETERMINISTIC", "on", 1);
-    setenv("RG_UNDO", "off", 1), setenv("RG_PROGRESS_THREAD", "0", 1), setenv("RG_ZERO_COPY", "YES", 1);
-    setenv("RG_LOG", "info", 1);
+    setenv("RG_UNDO", "off", 1), setenv("RG_PROGRESS_THREAD", "0", 1), setenv("RG_LOG", "info", 1);
     cr_assert_eq(resolve(NULL), RG_OK, "%s", error.text);
     cr_assert_str_eq(config.coordinator, "10.0.0.1:4000");
     cr_assert_str_eq(config.group, "blue");
@@ -98,8 +96,7 @@ Test(config, variables__every_one__taken) {
     cr_assert(config.op_timeout_ms == 2 && config.heartbeat_ms == 300 && config.rails == 16 && config.spin_us == 50);
     cr_assert(config.chunk_bytes == 65536 && config.socket_buffer_bytes == 4096 && config.small_bytes == 1);
     cr_assert(config.on_fault == RG_RETURN && config.deterministic == RG_ON && config.undo == RG_OFF);
-    cr_assert(config.progress_thread == RG_OFF && config.zero_copy == RG_ON);
-    cr_assert(config.log_level == RG_LOG_INFO && config.log_fn != NULL);
+    cr_assert(config.progress_thread == RG_OFF && config.log_level == RG_LOG_INFO && config.log_fn != NULL);
     rg_config_free(strings);
 }
 
@@ -159,8 +156,8 @@ Test(config, choices__unknown_word_or_value__named_with_what_is_expected) {
     setenv("RG_ON_FAULT", "stop", 1);
     refuses(NULL, RG_ERR_INVALID, "RG_ON_FAULT", "stop", "expected retry or return");
     clear_environment();
-    setenv("RG_ZERO_COPY", "2", 1);
-    refuses(NULL, RG_ERR_INVALID, "RG_ZERO_COPY", "2", "expected on or off");
+    setenv("RG_PROGRESS_THREAD", "2", 1);
+    refuses(NULL, RG_ERR_INVALID, "RG_PROGRESS_THREAD", "2", "expected on or off");
     clear_environment();
     setenv("RG_LOG", "verbose", 1);
     refuses(NULL, RG_ERR_INVALID, "RG_LOG", "verbose", "expected none, error, warn, info or debug");

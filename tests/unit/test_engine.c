@@ -149,7 +149,6 @@ static void set_long_spin(rg_config_t *c) { c->spin_us = 3000; }
 static void set_no_thread(rg_config_t *c) { c->progress_thread = RG_OFF; }
 static void set_no_undo(rg_config_t *c) { c->undo = RG_OFF; }
 static void set_deterministic(rg_config_t *c) { c->deterministic = RG_ON; }
-static void set_zero_copy(rg_config_t *c) { c->zero_copy = RG_ON; }
 static void set_small_buffers(rg_config_t *c) { c->socket_buffer_bytes = 65536; }
 
 static void run_with(void (*set)(rg_config_t *)) {
@@ -168,7 +167,6 @@ Test(engine, long_spin__every_type__as_the_reference) { run_with(set_long_spin);
 Test(engine, no_progress_thread__every_type__as_the_reference) { run_with(set_no_thread); }
 Test(engine, no_undo__every_type__as_the_reference) { run_with(set_no_undo); }
 Test(engine, deterministic__every_type__as_the_reference) { run_with(set_deterministic); }
-Test(engine, zero_copy__every_type__as_the_reference) { run_with(set_zero_copy); }
 Test(engine, small_socket_buffers__every_type__as_the_reference) { run_with(set_small_buffers); }
 
 Test(engine, one_member__every_type__as_the_reference) {

@@ -8,8 +8,6 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-extern uint32_t rgt_slow_copy_ps; /* transports/tcp_send.c: 0 makes it prefer pages to copies wherever it may */
-
 /* A roster of the view before the present one, as an operation that a fence has stopped still holds it. */
 static rg_roster_t *old_roster(rg_group_t *g) {
     rg_roster_t *now = rg_roster_for(g, g->gen), *r = calloc(1, sizeof *r);
@@ -57,7 +55,7 @@ Test(ops, abort_of_a_fetch_that_a_fence_ended__new_data_epoch_goes_on, .timeout 
 }
 
 /* Member 0 has the whole sum and has said so, gives up, and gets its input back, while member 1 has not read the rest
- * yet. */
+ * yet. What was sent must be what it was then: pages handed to the kernel by reference would show the input. */
 #define ELEMENTS (64u << 10)
 
 static int give_up(rig_member_t *m, float *x) {
@@ -104,6 +102,5 @@ Test(ops, member_gives_up_after_its_result_is_whole__others_get_what_it_had_sent
     rg_config_t c = RG_CONFIG_INIT;
     c.progress_thread = RG_OFF;
     c.algorithm = "all_reduce=ring";
-    rgt_slow_copy_ps = 0;
     rig_run(2, "tcp", &c, late_body, NULL);
 }

@@ -17,11 +17,9 @@ typedef struct end {
 } end_t;
 
 static void end_open(end_t *e, uint8_t who) {
-    static const rg_config_t config = { .struct_size = sizeof config,
-                                        .interface = "127.0.0.1",
-                                        .rails = 1,
-                                        .heartbeat_ms = 2000,
-                                        .zero_copy = RG_ON };
+    static const rg_config_t config = {
+        .struct_size = sizeof config, .interface = "127.0.0.1", .rails = 1, .heartbeat_ms = 2000
+    };
     rg_tp_config_t c = { .config = &config };
     rg_error_t err = { RG_OK, 0, "" };
     memset(e->identity, who, sizeof e->identity);
