@@ -3,16 +3,18 @@
 #   tests/<name>.c             one program each
 #   tests/sim/*.c, tests/procs/*.c   one program for each folder
 #   tests/header/*             must compile as C99 and as C++
+# tests/plain stands in for Criterion where that cannot run (SAN=tsan).
 # tests/lib/*.c is linked to every program. Every program links the static library, whose internals it may use.
 
 UNIT_SRC := $(sort $(wildcard tests/unit/*.c))
 TESTLIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/lib/*.c)))
 TEST_UNIT := $(if $(UNIT_SRC),$(BUILD)/tests/unit)
+PLAIN_OBJ := $(if $(filter tsan,$(SAN)),$(BUILD)/obj/tests/plain/runner.o)
 TEST_SINGLE := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/*.c)))
 TEST_DIRS := $(foreach d,sim procs,$(if $(wildcard tests/$(d)/*.c),$(BUILD)/tests/$(d)))
 TEST_PROGRAMS := $(TEST_UNIT) $(TEST_SINGLE) $(TEST_DIRS)
 
-$(TEST_UNIT): $(patsubst %.c,$(BUILD)/obj/%.o,$(UNIT_SRC)) $(TESTLIB_OBJ) $(STATIC)
+$(TEST_UNIT): $(patsubst %.c,$(BUILD)/obj/%.o,$(UNIT_SRC)) $(TESTLIB_OBJ) $(PLAIN_OBJ) $(STATIC)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(CRITERION_LIBS) $(LIBS)
