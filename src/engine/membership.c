@@ -204,7 +204,8 @@ static void run_todo(rg_group_t *g) {
 rg_status_t rg_core_event(rg_group_t *g, rg_member_event_t *ev) {
     if (g->phase == RG_PHASE_OVER) return g->over;
     if (!ev->now_ns) ev->now_ns = rg_os_now_ns();
-    if (ev->type == RG_MEV_TICK) g->tp_ops->stats(g->tp, RG_TP_ALL_LINKS, &ev->bytes_sent, &ev->bytes_received);
+    if (ev->now_ns >= rg_member_deadline(g->core)) /* then this may send a heartbeat, which has these */
+        g->tp_ops->stats(g->tp, RG_TP_ALL_LINKS, &ev->bytes_sent, &ev->bytes_received);
     ev->operations = g->operations;
     rg_status_t st = rg_member_step(g->core, ev);
     rg_member_action_t a;

@@ -394,6 +394,29 @@ static int no_growth(rig_member_t *m, void *arg) {
 
 Test(engine, memory__many_sizes__does_not_grow) { rig_run(2, "tcp", NULL, no_growth, NULL); }
 
+/* Members that never pause must show in the roll what they send, as idle ones do. */
+static int busy_roll(rig_member_t *m, void *arg) {
+    uint64_t until = rig_now() + 10ull * RIG_SLOW * 1000000000u;
+    float stop = 0, x[2000] = { 0 };
+    (void)arg;
+    while (stop == 0) {
+        for (uint32_t i = 0; i < 100; i++) RIG_OK(m, rg_all_reduce(m->g, x, x, 2000, RG_F32, RG_SUM, NULL, NULL));
+        if (m->index == 0) {
+            char *json = NULL;
+            RIG_OK(m, rg_coordinator_status(m->rig->address, 5000, &json, NULL));
+            if (!strstr(json, "\"bytes_sent\":0,")) stop = 1;
+            rg_free(json);
+            if (rig_now() > until) stop = 2;
+        }
+        RIG_OK(m, rg_all_reduce(m->g, &stop, &stop, 1, RG_F32, RG_MAX, NULL, NULL));
+    }
+    RIG_NEED(m, stop == 1, "the roll says that nothing was sent");
+    RIG_OK(m, rg_group_leave(m->g));
+    return 0;
+}
+
+Test(engine, roll__members_that_never_pause__says_what_they_sent) { rig_run(2, "tcp", NULL, busy_roll, NULL); }
+
 /* Six idle sizes that nobody wants any more must not keep the seventh from being kept. */
 static int large_blocks(rig_member_t *m, void *arg) {
     (void)arg;
