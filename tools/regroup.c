@@ -24,10 +24,11 @@ static const char tool_help[] =
     "  regroup bench all_reduce -n 4 -b 4K -e 64M -f 4\n"
     "  regroup coordinator --listen 0.0.0.0:7000\n";
 
+/* In one piece: several processes of a group may complain at once. */
 static int tool_say(const char *command, const char *fmt, va_list ap) {
-    fprintf(stderr, "regroup %s: ", command);
-    vfprintf(stderr, fmt, ap);
-    return fputc('\n', stderr);
+    char text[2048];
+    vsnprintf(text, sizeof text, fmt, ap);
+    return fprintf(stderr, "regroup %s: %s\n", command, text);
 }
 
 int tool_usage(const char *command, const char *fmt, ...) {
