@@ -247,8 +247,7 @@ static void op_mismatch(rg_request_t *op, uint64_t id) {
     if (rank == UINT32_MAX)
         snprintf(text, sizeof text, "member %llu called a different operation", (unsigned long long)id);
     else
-        snprintf(text, sizeof text, "rank %u (member %llu) called a different operation", rank,
-                 (unsigned long long)id);
+        snprintf(text, sizeof text, "rank %u (member %llu) called a different operation", rank, (unsigned long long)id);
     rg_op_fail(op, RG_ERR_MISMATCH, id, text);
 }
 
@@ -552,8 +551,7 @@ void rg_op_completion(rg_group_t *g, const rg_completion_t *c) {
     rg_request_t *op = slot < g->n_ops ? g->ops[slot] : NULL;
     if (!op || (op->uid & 0xffff) != (uint32_t)(c->cookie >> 32 & 0xffff) || op->state == RG_OPS_FINISHED) return;
     if (c->event == RG_TP_FAILED) {
-        if (c->status == RG_TP_MISMATCH)
-            op_mismatch(op, g->links[c->link].id);
+        if (c->status == RG_TP_MISMATCH) op_mismatch(op, g->links[c->link].id);
         return; /* GONE, BROKEN: the link's end is told by itself; FENCED: we asked for it */
     }
     if (step == FETCH_STEP) {

@@ -55,8 +55,7 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: %s", (unsigned long long)ev.peer,
                 c->text ? c->text : "down");
         if (g->phase == RG_PHASE_JOINING)
-            rg_group_set_errmsg(g, "link to member %llu: %s", (unsigned long long)ev.peer,
-                                c->text ? c->text : "down");
+            rg_group_set_errmsg(g, "link to member %llu: %s", (unsigned long long)ev.peer, c->text ? c->text : "down");
     } else {
         ev.type = RG_MEV_WATERMARK;
     }

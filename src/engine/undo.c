@@ -13,9 +13,7 @@
 /* How much of an arriving piece is saved and then reduced: what the save has read is still in L1 for the reduction. */
 #define BITE 16384u
 
-static uint64_t blocks_of(const rg_request_t *op) {
-    return (op->bytes + BLOCK - 1) / BLOCK;
-}
+static uint64_t blocks_of(const rg_request_t *op) { return (op->bytes + BLOCK - 1) / BLOCK; }
 
 /* Readies the log for op->bytes. 0 when memory is out. */
 int rg_undo_begin(rg_request_t *op) {
@@ -24,54 +22,41 @@ int rg_undo_begin(rg_request_t *op) {
         free(op->saved);
         op->saved = malloc(words * sizeof *op->saved);
         op->cap_saved = op->saved ? words : 0;
-        if (!op->saved)
-            return 0;
+        if (!op->saved) return 0;
     }
     /* Last: a log without its bitmap cannot be read. */
-    if (!op->undo && !(op->undo = rg_block_get(op->g, op->bytes)))
-        return 0;
+    if (!op->undo && !(op->undo = rg_block_get(op->g, op->bytes))) return 0;
     memset(op->saved, 0, words * sizeof *op->saved);
     return 1;
 }
 
-static int is_saved(const rg_request_t *op, uint64_t b) {
-    return (int)(op->saved[b >> 6] >> (b & 63) & 1);
-}
+static int is_saved(const rg_request_t *op, uint64_t b) { return (int)(op->saved[b >> 6] >> (b & 63) & 1); }
 
 static void save_run(rg_request_t *op, uint64_t from, uint64_t to) {
     uint64_t off = from * BLOCK, end = to * BLOCK < op->bytes ? to * BLOCK : op->bytes;
     uint8_t *dst = (uint8_t *)op->undo->p + off, *src = op->buf[RG_BUF_OUT] + off;
-    if (op->bytes >= STREAM_FROM)
-        rg_copy_past_cache(dst, src, end - off);
-    else
-        memcpy(dst, src, end - off);
-    for (uint64_t b = from; b < to; b++)
-        op->saved[b >> 6] |= 1ull << (b & 63);
+    if (op->bytes >= STREAM_FROM) rg_copy_past_cache(dst, src, end - off);
+    else memcpy(dst, src, end - off);
+    for (uint64_t b = from; b < to; b++) op->saved[b >> 6] |= 1ull << (b & 63);
 }
 
 /* To be called before bytes [off, off + len) of OUT are written. */
 void rg_undo_cover(rg_request_t *op, uint64_t off, uint64_t len) {
-    if (!op->undo || !len)
-        return;
+    if (!op->undo || !len) return;
     uint64_t b = off / BLOCK, end = (off + len - 1) / BLOCK + 1;
     while (b < end) {
-        while (b < end && is_saved(op, b))
-            b++;
+        while (b < end && is_saved(op, b)) b++;
         uint64_t from = b;
-        while (b < end && !is_saved(op, b))
-            b++;
-        if (b > from)
-            save_run(op, from, b);
+        while (b < end && !is_saved(op, b)) b++;
+        if (b > from) save_run(op, from, b);
     }
 }
 
 /* Puts back what was covered. The log is empty afterwards. */
 void rg_undo_restore(rg_request_t *op) {
-    if (!op->undo)
-        return;
+    if (!op->undo) return;
     for (uint64_t b = 0, n = blocks_of(op); b < n; b++) {
-        if (!is_saved(op, b))
-            continue;
+        if (!is_saved(op, b)) continue;
         uint64_t off = b * BLOCK, len = off + BLOCK <= op->bytes ? BLOCK : op->bytes - off;
         memcpy((uint8_t *)op->user_out + off, (uint8_t *)op->undo->p + off, len);
         op->saved[b >> 6] &= ~(1ull << (b & 63));
