@@ -156,8 +156,8 @@ typedef struct rg_config {
                               for the group */
     uint32_t rails;        /* RG_RAILS connections per pair of members, 1 to 16; 1 */
     uint32_t chunk_bytes;  /* RG_CHUNK_BYTES pipelining unit; by algorithm and size. Must be equal on all members */
-    uint32_t socket_buffer_bytes; /* RG_SOCKET_BUFFER_BYTES kernel buffer per connection and direction; chosen by the
-                                     transport */
+    uint32_t socket_buffer_bytes; /* RG_SOCKET_BUFFER_BYTES kernel buffer per connection and direction, 32768 or more;
+                                     chosen by the transport */
     uint32_t small_bytes; /* RG_SMALL_BYTES up to this size results are committed at once and a copy is kept; 65536.
                              Equal on all members */
     uint32_t spin_us;     /* RG_SPIN_US how long a blocking call polls before it sleeps; chosen by cores and members */

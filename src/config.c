@@ -129,7 +129,7 @@ static const number_row_t config_numbers[] = {
     { "heartbeat_ms", "RG_HEARTBEAT_MS", AT(heartbeat_ms), 2000, 10, 3600000, "milliseconds" },
     { "rails", "RG_RAILS", AT(rails), 1, 1, 16, "connections" },
     { "chunk_bytes", "RG_CHUNK_BYTES", AT(chunk_bytes), 0, 64, 1024 * MIB, "bytes" },
-    { "socket_buffer_bytes", "RG_SOCKET_BUFFER_BYTES", AT(socket_buffer_bytes), 0, 4096, 1024 * MIB, "bytes" },
+    { "socket_buffer_bytes", "RG_SOCKET_BUFFER_BYTES", AT(socket_buffer_bytes), 0, 32768, 1024 * MIB, "bytes" },
     { "small_bytes", "RG_SMALL_BYTES", AT(small_bytes), 65536, 1, 64 * MIB, "bytes" },
     { "spin_us", "RG_SPIN_US", AT(spin_us), 0, 1, 10000000, "microseconds" },
 };

@@ -236,7 +236,7 @@ static int tiny_buffers(void) {
     pid_t pids[N];
     if (env_coordinator(&co, 0, "127.0.0.1:0", 1000)) return 0;
     snprintf(e->address, sizeof e->address, "%s", co.address);
-    e->cfg.socket_buffer_bytes = 8192;
+    e->cfg.socket_buffer_bytes = 32768;
     env_start(e, pids);
     int ok = env_running(e, 3, 30) && nobody_was_lost(e);
     if (ok) ok = env_end(e, pids, 0);

@@ -81,7 +81,7 @@ Test(config, variables__every_one__taken) {
     setenv("RG_TCP_CONGESTION", "reno", 1), setenv("RG_TRANSPORT", "inproc", 1), setenv("RG_MIN_SIZE", "4", 1);
     setenv("RG_ORDER", "9", 1), setenv("RG_LISTEN_PORT", "65535", 1), setenv("RG_JOIN_TIMEOUT_MS", "1", 1);
     setenv("RG_OP_TIMEOUT_MS", "2", 1), setenv("RG_HEARTBEAT_MS", "300", 1), setenv("RG_RAILS", "16", 1);
-    setenv("RG_CHUNK_BYTES", "65536", 1), setenv("RG_SOCKET_BUFFER_BYTES", "4096", 1), setenv("RG_SMALL_BYTES", "1", 1);
+    setenv("RG_CHUNK_BYTES", "65536", 1), setenv("RG_SOCKET_BUFFER_BYTES", "32768", 1), setenv("RG_SMALL_BYTES", "1", 1);
     setenv("RG_SPIN_US", "50", 1), setenv("RG_ON_FAULT", "return", 1), setenv("RG_DETERMINISTIC", "on", 1);
     setenv("RG_UNDO", "off", 1), setenv("RG_PROGRESS_THREAD", "0", 1), setenv("RG_LOG", "info", 1);
     cr_assert_eq(resolve(NULL), RG_OK, "%s", error.text);
@@ -94,7 +94,7 @@ Test(config, variables__every_one__taken) {
     cr_assert_str_eq(config.transport, "inproc");
     cr_assert(config.min_size == 4 && config.order == 9 && config.listen_port == 65535 && config.join_timeout_ms == 1);
     cr_assert(config.op_timeout_ms == 2 && config.heartbeat_ms == 300 && config.rails == 16 && config.spin_us == 50);
-    cr_assert(config.chunk_bytes == 65536 && config.socket_buffer_bytes == 4096 && config.small_bytes == 1);
+    cr_assert(config.chunk_bytes == 65536 && config.socket_buffer_bytes == 32768 && config.small_bytes == 1);
     cr_assert(config.on_fault == RG_RETURN && config.deterministic == RG_ON && config.undo == RG_OFF);
     cr_assert(config.progress_thread == RG_OFF && config.log_level == RG_LOG_INFO && config.log_fn != NULL);
     rg_config_free(strings);
