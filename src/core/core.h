@@ -225,6 +225,9 @@ uint32_t rg_coord_population(const rg_coord_t *c); /* members and candidates; 0:
  * else. */
 int rg_wire_peek_group(const uint8_t *bytes, size_t len, char group[RG_CORE_NAME_MAX]);
 
+/* A refusal by a coordinator that has no core for the group. Returns its length, 0 when cap is too small. */
+size_t rg_wire_refusal(uint8_t *out, size_t cap, rg_status_t status, const char *text);
+
 /* Invariants by name (check.c), run after every step in tests: NULL or the name of the one that is broken. */
 const char *rg_member_check(const rg_member_t *m);
 const char *rg_coord_check(const rg_coord_t *c);

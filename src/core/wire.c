@@ -367,3 +367,11 @@ int rg_wire_peek_group(const uint8_t *bytes, size_t len, char group[RG_CORE_NAME
     rg_r_text(&r, group, RG_CORE_NAME_MAX);
     return !r.bad;
 }
+
+size_t rg_wire_refusal(uint8_t *out, size_t cap, rg_status_t status, const char *text) {
+    rg_w_t w = { out, 0, cap, 0 };
+    rg_w_header(&w, RG_MSG_REFUSE);
+    rg_w_u32(&w, (uint32_t)(int32_t)status);
+    rg_w_text(&w, text, RG_CORE_TEXT_MAX - 1);
+    return w.bad ? 0 : w.len;
+}

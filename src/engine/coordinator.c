@@ -372,13 +372,28 @@ static void co_answer_status(struct co_conn *c) {
 
 /* ---- Input ----------------------------------------------------------------------------------------------------- */
 
+/* Who asks for one group too many is told so; without an answer it would dial until its time-out. */
+static void co_refuse_group(struct co_conn *c) {
+    uint8_t out[RG_CORE_TEXT_MAX + 32];
+    char text[RG_CORE_TEXT_MAX];
+    snprintf(text, sizeof text, "the coordinator has %u groups already; raise its RG_MAX_GROUPS", c->co->n_groups);
+    size_t n = rg_wire_refusal(out, sizeof out, RG_ERR_RESOURCE, text);
+    if (n) co_send(c, out, n, CO_STATUS_MAX);
+    co_finish(c);
+}
+
 static void co_first_frame(struct co_conn *c, const uint8_t *bytes, size_t len) {
     char name[RG_CORE_NAME_MAX];
     if (len >= sizeof co_status_word && !memcmp(bytes, co_status_word, sizeof co_status_word)) {
         co_answer_status(c);
         return;
     }
-    struct co_group *g = rg_wire_peek_group(bytes, len, name) ? co_group_get(c->co, name) : NULL;
+    int known = rg_wire_peek_group(bytes, len, name);
+    struct co_group *g = known ? co_group_get(c->co, name) : NULL;
+    if (known && !g && c->co->n_groups == c->co->max_groups) {
+        co_refuse_group(c);
+        return;
+    }
     if (!g || g->conns >= 2 * c->co->max_members + 16) {
         co_doom(c);
         return;

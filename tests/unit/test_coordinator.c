@@ -100,6 +100,25 @@ Test(coordinator, stop__fifty_times__descriptors_are_back) {
     rg_coordinator_stop(NULL);
 }
 
+Test(coordinator, join__one_group_too_many__told_at_once) {
+    rg_coordinator_config_t cc = RG_COORDINATOR_CONFIG_INIT;
+    rg_coordinator_t *co;
+    rg_config_t c = RG_CONFIG_INIT;
+    rg_group_t *first = NULL, *second = NULL;
+    rg_error_t err;
+    cc.max_groups = 1;
+    cr_assert_eq(rg_coordinator_start(&cc, &co, &err), RG_OK, "%s", err.text);
+    c.coordinator = rg_coordinator_address(co);
+    c.group = "first";
+    cr_assert_eq(rg_group_join(&c, &first, &err), RG_OK, "%s", err.text);
+    c.group = "second";
+    cr_assert_eq(rg_group_join(&c, &second, &err), RG_ERR_RESOURCE, "%s", err.text);
+    cr_assert(strstr(err.text, "RG_MAX_GROUPS") && !second, "%s", err.text);
+    cr_assert_eq(rg_group_leave(first), RG_OK);
+    rg_group_destroy(first);
+    rg_coordinator_stop(co);
+}
+
 Test(coordinator, status__nobody_there__json_without_groups) {
     rg_coordinator_t *co = start(NULL);
     rg_error_t err;
