@@ -334,9 +334,7 @@ rg_status_t rg_all_reduce(rg_group_t *group, const void *in, void *out, uint64_t
                           const rg_opts_t *opts, rg_request_t **req);
 
 /* buf of rank `root` reaches every member's buf. Survivors of a loss move up in rank; when members are told of one
- * between their calls of the same broadcast, root means the ranks before it for all of them.
- * Up to small_bytes the root is done when it has sent, without an answer: if others call something else they get
- * MISMATCH and the root does not, and two members that both take themselves for the root may both succeed. */
+ * between their calls of the same broadcast, root means the ranks before it for all of them. */
 rg_status_t rg_broadcast(rg_group_t *group, void *buf, uint64_t count, rg_dtype_t dtype, uint32_t root,
                          const rg_opts_t *opts, rg_request_t **req);
 

@@ -253,7 +253,9 @@ static void fill_op(rg_group_t *g, rg_request_t *op, const call_t *c, const rg_o
                              .dtype = (uint8_t)c->dtype,
                              .op = (uint8_t)c->op,
                              .on_fault = (uint8_t)o->on_fault,
-                             .rule_l = o->tag || bytes > g->cfg.small_bytes,
+                             /* A broadcast's root hears from nobody before the barrier at the end: without it, it
+                              * would not learn that others called something else. */
+                             .rule_l = o->tag || bytes > g->cfg.small_bytes || c->kind == RG_KIND_BROADCAST,
                              .count = c->count,
                              .variant = g->variant };
 }
