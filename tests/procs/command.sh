@@ -64,13 +64,20 @@ ok coordinator__prints_its_address seen '^127.0.0.1:[0-9]' "$tmp/co"
 address=$(head -n 1 "$tmp/co")
 ok coordinator__address_in_use both 1 "$address" coordinator --listen "$address"
 ok status__no_groups both 0 "no groups" status "$address"
-RG_COORDINATOR=$address RG_GROUP=pair RG_MIN_SIZE=2 "$regroup" bench all_reduce -b 64K -e 64K -i 3000 > "$tmp/b0" 2>&1 &
+pair() { RG_COORDINATOR=$address RG_GROUP=pair RG_MIN_SIZE=2 "$regroup" bench all_reduce -b 64K -e 64K -i 3000 > "$1" 2>&1; }
+# The first member waits for the second, so the group stays while it is looked at.
+known() {
+    local until=$((SECONDS + 20))
+    until "$regroup" status "$address" | grep -q 'group pair'; do [ $SECONDS -lt $until ] || return 1; done
+}
+pair "$tmp/b0" &
 one=$!
-RG_COORDINATOR=$address RG_GROUP=pair RG_MIN_SIZE=2 "$regroup" bench all_reduce -b 64K -e 64K -i 3000 > "$tmp/b1" 2>&1 &
-two=$!
-ok coordinator__logs_the_change seen 'pair' "$tmp/co"
+ok status__a_member_that_waits known
 ok status__shows_the_group both 0 "group pair" status "$address"
 ok status__json both 0 '"name":"pair"' status "$address" --json
+pair "$tmp/b1" &
+two=$!
+ok coordinator__logs_the_change seen 'pair' "$tmp/co"
 wait $one; rc1=$?
 wait $two; rc2=$?
 cat "$tmp/b0" "$tmp/b1" > "$tmp/out"

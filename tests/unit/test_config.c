@@ -81,7 +81,8 @@ Test(config, variables__every_one__taken) {
     setenv("RG_TCP_CONGESTION", "reno", 1), setenv("RG_TRANSPORT", "inproc", 1), setenv("RG_MIN_SIZE", "4", 1);
     setenv("RG_ORDER", "9", 1), setenv("RG_LISTEN_PORT", "65535", 1), setenv("RG_JOIN_TIMEOUT_MS", "1", 1);
     setenv("RG_OP_TIMEOUT_MS", "2", 1), setenv("RG_HEARTBEAT_MS", "300", 1), setenv("RG_RAILS", "16", 1);
-    setenv("RG_CHUNK_BYTES", "65536", 1), setenv("RG_SOCKET_BUFFER_BYTES", "32768", 1), setenv("RG_SMALL_BYTES", "1", 1);
+    setenv("RG_CHUNK_BYTES", "65536", 1), setenv("RG_SOCKET_BUFFER_BYTES", "32768", 1);
+    setenv("RG_SMALL_BYTES", "1", 1);
     setenv("RG_SPIN_US", "50", 1), setenv("RG_ON_FAULT", "return", 1), setenv("RG_DETERMINISTIC", "on", 1);
     setenv("RG_UNDO", "off", 1), setenv("RG_PROGRESS_THREAD", "0", 1), setenv("RG_LOG", "info", 1);
     cr_assert_eq(resolve(NULL), RG_OK, "%s", error.text);
