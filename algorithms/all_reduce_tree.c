@@ -60,9 +60,10 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double bytes = (double)d->count * d->elem_size, pieces = (double)d->count / (double)d->chunk, depth = 0;
     for (uint32_t i = d->size; i > 1; i /= 2) depth++;
     if (pieces < 1) pieces = 1;
-    /* Where ranks share cores the sum over all ranks counts, which is two messages each; else the inner ones' four. */
-    double share = m->sharing > 1 || d->size == 2 ? 2 : 3;
-    return rg_cost(m, 2 * depth, 2 * share * pieces, share * bytes, share / 2 * bytes);
+    /* Where ranks share cores the sum over all ranks counts, which is two messages sent each; else the inner ones'. */
+    int mean = m->sharing > 1 || d->size == 2;
+    double share = mean ? 2 : 3;
+    return rg_cost(m, 2 * depth, (mean ? 2 : 6) * pieces, share * bytes, share / 2 * bytes);
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) {

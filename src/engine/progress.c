@@ -14,7 +14,7 @@
 #define THREAD_STAYS_AWAY_NS 2000000u /* after a caller drove */
 #define POLITE_AFTER_NS 1000u         /* polls without giving way for this long */
 #define SPIN_NS 100000u
-#define SPIN_CROWDED_NS 20000u
+#define SPIN_CROWDED_NS 300000u
 #define COMPLETIONS 64
 
 void rg_lock(rg_group_t *g) {
@@ -152,8 +152,7 @@ static void let_others_in(rg_group_t *g) {
 static uint64_t spin_budget_ns(const rg_group_t *g) {
     if (g->driver == RG_DRIVER_THREAD && !g->async_work) return 0; /* nobody waits for an operation */
     if (g->spin_us) return (uint64_t)g->spin_us * 1000u;
-    /* With more members than cores somebody else has work for this core: sleeping hands it over at once, and the
-     * wake-up comes with the right of way, which a core that was merely yielded does not. */
+    /* With more members than cores the turn comes back late, and a wake-up costs more than the yields until then. */
     return g->host_procs > g->cores ? SPIN_CROWDED_NS : SPIN_NS;
 }
 
