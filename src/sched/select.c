@@ -42,7 +42,8 @@ void rg_cost_model(rg_cost_model_t *m, uint32_t size, uint32_t cores, int one_ho
 
 double rg_cost(const rg_cost_model_t *m, double hops, double messages, double bytes, double reduced) {
     double sharing = m->sharing > 1 ? m->sharing : 1;
-    double work = messages * m->alpha * (sharing > 1 ? WORK_OF_ALPHA_SHARED : WORK_OF_ALPHA) + bytes * m->beta + reduced * m->gamma;
+    double each = m->alpha * (sharing > 1 ? WORK_OF_ALPHA_SHARED : WORK_OF_ALPHA);
+    double work = messages * each + bytes * m->beta + reduced * m->gamma;
     return hops * m->alpha + sharing * work;
 }
 
