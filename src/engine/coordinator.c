@@ -586,7 +586,7 @@ static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t 
     struct sockaddr_storage addrs[8], bound, second;
     int n = rg_os_resolve(text, addrs, 8, err), every = text[0] == ':';
     if (n < 0) return (rg_status_t)n;
-    rg_status_t status = rg_fail(err, RG_ERR_INVALID, 0, "listen address \"%s\": no usable address", text);
+    rg_status_t status = RG_ERR_INVALID; /* there is at least one address, which says better why it cannot be had */
     for (int i = 0; i < n && !co->n_listen; i++) {
         in_port_t asked = *co_port(&addrs[i]);
         rg_error_t first = { 0 };

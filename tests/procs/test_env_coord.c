@@ -218,6 +218,8 @@ static int init_rank(int index, void *arg) {
     memcpy(s->text[rank], err.text, sizeof s->text[rank]);
     if (g && !rg_group_info(g, &info)) s->world[rank] = (int)info.world_size;
     s->ended[rank] = 1;
+    /* Whoever leaves makes the world smaller that the others are about to look at. */
+    for (int i = 0; i < N && st == RG_OK; i++) PROCS_REQUIRE(PROCS_WAIT(s->ended[i], 4), "rank %d has not joined", i);
     if (rank == 0) PROCS_REQUIRE(PROCS_WAIT(s->ended[N - 1] || s->ended[0] == 2, 10), "the last rank");
     rg_group_destroy(g);
     return 0;
