@@ -92,18 +92,21 @@ typedef struct rg_error {
     X(F16, 6, 2)                                                                                                       \
     X(BF16, 7, 2)                                                                                                      \
     X(F32, 8, 4)                                                                                                       \
-    X(F64, 9, 8)
+    X(F64, 9, 8)                                                                                                       \
+    X(F8E4M3, 10, 1)                                                                                                   \
+    X(F8E5M2, 11, 1)
 
 typedef enum rg_dtype {
 #define RG_DTYPE_ENUM(name, value, bytes) RG_##name = value,
     RG_DTYPE_LIST(RG_DTYPE_ENUM)
 #undef RG_DTYPE_ENUM
-        RG_DTYPE_COUNT = 10
+        RG_DTYPE_COUNT = 12
 } rg_dtype_t;
 
 /* SUM and PROD of integers wrap. AVG divides by the number of contributors, is finite whenever the true average is,
- * and is an error for integers. NaN propagates through MIN and MAX. f16 and bf16 accumulate in f32 and are rounded
- * once. */
+ * and is an error for integers. NaN propagates through MIN and MAX. f16, bf16 and the two 8-bit floats (OCP FP8: e4m3
+ * without infinities, e5m2) accumulate in f32 and are rounded once, to nearest even; a finite sum beyond the range of an
+ * 8-bit float becomes its largest finite value. */
 typedef enum rg_op { RG_SUM = 0, RG_PROD = 1, RG_MIN = 2, RG_MAX = 3, RG_AVG = 4, RG_OP_COUNT = 5 } rg_op_t;
 
 size_t rg_dtype_size(rg_dtype_t dtype);      /* bytes of one element; 0 for an unknown type */
@@ -146,7 +149,8 @@ typedef struct rg_config {
     const char *algorithm;   /* RG_ALGORITHM "all_reduce=ring,broadcast=tree"; chosen by cost */
     const char *tcp_congestion; /* RG_TCP_CONGESTION kernel congestion control by name, or "auto" (reno on one host,
                                    else the system's) */
-    const char *transport;      /* RG_TRANSPORT "tcp"; "inproc" for members that are threads of one process */
+    const char *transport;      /* RG_TRANSPORT "auto": shared memory where two members share it, else TCP; "tcp"; "shm";
+                                   "inproc" for members that are threads of one process */
     uint32_t min_size;          /* RG_MIN_SIZE members that the first view waits for; 1 */
     uint32_t order;             /* RG_ORDER the first view is sorted by this, then by arrival; 0 */
     uint32_t listen_port;       /* RG_LISTEN_PORT data port of this process; 0: any free one */
@@ -171,11 +175,16 @@ typedef struct rg_config {
                                  variable is set; none */
     rg_log_fn log_fn;         /* no variable */
     void *log_user;           /* no variable */
+    const char *site;         /* RG_SITE name of the place where links are fast (rack, cluster, region): members with
+                                 equal names are near each other; host and site shape hierarchical algorithms; "" */
+    const char *host;         /* RG_HOST overrides what counts as one host (members with equal names share it); found by
+                                 the library */
+    const char *tuning_file;  /* RG_TUNING_FILE choices that `regroup tune` wrote. Must be the same on all members */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \
         sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT,                \
-            RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0                                 \
+            RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0, 0, 0, 0                        \
     }
 
 /* ---- Coordinator -------------------------------------------------------------------------------------------- */
@@ -305,11 +314,19 @@ typedef struct rg_result {
     uint64_t fault_ns;                   /* of that, time between freeze and activation */
     uint64_t lost_member;                /* the member to blame for an error, 0 if none */
     char text[256];                      /* cause of an error, empty on success */
+    double weight_sum;                   /* of a weighted average: the weights of the contributors added up; else 0 */
 } rg_result_t;
 #define RG_RESULT_INIT                                                                                                 \
     {                                                                                                                  \
-        sizeof(rg_result_t), RG_OK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }                                             \
+        sizeof(rg_result_t), RG_OK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0                                          \
     }
+
+/* Rows of row_elems elements, each beginning pitch_elems elements after the one before (pitch_elems >= row_elems; a
+ * buffer need not end with a whole row). Element i of the operation is element i % row_elems of row i / row_elems.
+ * Nothing between the rows is read or written. */
+typedef struct rg_strided {
+    uint64_t row_elems, pitch_elems;
+} rg_strided_t;
 
 typedef struct rg_opts {
     size_t struct_size;
@@ -317,15 +334,29 @@ typedef struct rg_opts {
     uint32_t timeout_ms;    /* 0: the configuration's op_timeout_ms */
     rg_on_fault_t on_fault; /* must be equal on all members */
     rg_result_t *result;    /* filled before a blocking call returns; ignored when a request is asked for */
+    const rg_strided_t *in_strided, *out_strided; /* NULL: contiguous. Read during the call; may differ by member. A
+                                                     broadcast's buffer is described by out_strided */
+    double scale;       /* reductions of floating types: this member's input is multiplied by it; 0: 1. May differ by
+                           member. The product is rounded to the type. Not for MIN and MAX */
+    double scale_after; /* the result is multiplied by it before it is rounded; 0: 1. Equal on all members */
+    rg_switch_t weighted; /* RG_ON, with RG_AVG: the average by `weight`, sum(weight * in) / sum(weight) over those who
+                             contribute; the sum comes back in the result. Equal on all members */
+    uint32_t flags;       /* 0 */
+    double weight;        /* of this member, 0 or more and finite; 0: it contributes nothing. All 0 is ERR_INVALID
+                             everywhere */
 } rg_opts_t;
 #define RG_OPTS_INIT                                                                                                   \
-    { sizeof(rg_opts_t), 0, 0, RG_ON_FAULT_DEFAULT, 0 }
+    { sizeof(rg_opts_t), 0, 0, RG_ON_FAULT_DEFAULT, 0, 0, 0, 0, 0, RG_SWITCH_DEFAULT, 0, 0 }
 
 /* All operations: every member calls them with equal arguments; a difference ends with MISMATCH everywhere.
  * opts may be NULL. With req NULL the call blocks until the outcome is known; otherwise *req is set, the call
  * returns at once, and the buffers belong to the library until rg_wait() or rg_test() says that the request is
- * finished. If an operation does not succeed its input is intact, also in place (unless undo is off).
- * count 0 is allowed, with any pointer. Buffers need no alignment.
+ * finished. Arrays of counts, offsets and pointers are read during the call only. If an operation does not succeed its
+ * input is intact, also in place (unless undo is off).
+ * count 0 is allowed, with any pointer. Buffers need no alignment and must not overlap, but for the in place forms
+ * that are named. Offsets and counts are in elements; `offs` NULL: one segment after the other.
+ * Where the shape of an operation depends on the number of members (all-gather, reduce-scatter, gather, scatter,
+ * all-to-all), a fault ends it with PEER_LOST whatever on_fault says: call it again with the shape of the new view.
  * Errors: INVALID, NOTSUP, TIMEOUT, PEER_LOST, ROOT_LOST, MISMATCH, EXPELLED, COORDINATOR, ABORTED, RESOURCE. */
 
 /* out[i] = in_0[i] op in_1[i] op ... over all members, equal bits everywhere. in == out works in place; otherwise
@@ -338,8 +369,79 @@ rg_status_t rg_all_reduce(rg_group_t *group, const void *in, void *out, uint64_t
 rg_status_t rg_broadcast(rg_group_t *group, void *buf, uint64_t count, rg_dtype_t dtype, uint32_t root,
                          const rg_opts_t *opts, rg_request_t **req);
 
+/* As rg_all_reduce, with the result at the root only: `out` is ignored elsewhere. In place: in == out at the root. */
+rg_status_t rg_reduce(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
+                      uint32_t root, const rg_opts_t *opts, rg_request_t **req);
+
+/* out gets everybody's in, count elements each, in rank order. In place: in == out + rank * count. The _v form: counts[r]
+ * elements from rank r at out + offs[r]; counts has world_size entries and is equal on all members, offs need not be. In
+ * place: in == out + offs[rank]. */
+rg_status_t rg_all_gather(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype,
+                          const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_all_gather_v(rg_group_t *group, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
+                            rg_dtype_t dtype, const rg_opts_t *opts, rg_request_t **req);
+
+/* in has world_size segments of count elements; out gets this rank's segment, reduced over all members. In place:
+ * out == in + rank * count. The _v form: segments of counts[r] elements at in + offs[r]; counts is equal on all
+ * members. In place: out == in + offs[rank]. */
+rg_status_t rg_reduce_scatter(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
+                              const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_reduce_scatter_v(rg_group_t *group, const void *in, void *out, const uint64_t *counts,
+                                const uint64_t *offs, rg_dtype_t dtype, rg_op_t op, const rg_opts_t *opts,
+                                rg_request_t **req);
+
+/* As rg_all_gather, with the result at the root only: out (and offs) are ignored elsewhere; counts is given, and equal,
+ * on all members. */
+rg_status_t rg_gather(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, uint32_t root,
+                      const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_gather_v(rg_group_t *group, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
+                        rg_dtype_t dtype, uint32_t root, const rg_opts_t *opts, rg_request_t **req);
+
+/* The root's in has a segment of count (counts[r], at offs[r]) elements for every rank r, which gets it in out. `in` (and
+ * offs) are ignored elsewhere; counts is given, and equal, on all members. In place at the root: out == its segment. */
+rg_status_t rg_scatter(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, uint32_t root,
+                       const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_scatter_v(rg_group_t *group, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
+                         rg_dtype_t dtype, uint32_t root, const rg_opts_t *opts, rg_request_t **req);
+
+/* Segment r of in goes to rank r, segment r of out comes from rank r. In place: in == out. The _v form: in_counts[r]
+ * elements at in + in_offs[r] go to rank r, out_counts[r] elements from rank r arrive at out + out_offs[r]; what one
+ * sends and the other expects must agree (else MISMATCH). In place: in == out, with equal counts and offsets. */
+rg_status_t rg_all_to_all(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype,
+                          const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_all_to_all_v(rg_group_t *group, const void *in, const uint64_t *in_counts, const uint64_t *in_offs,
+                            void *out, const uint64_t *out_counts, const uint64_t *out_offs, rg_dtype_t dtype,
+                            const rg_opts_t *opts, rg_request_t **req);
+
 /* Nobody returns success before every member has called it. */
 rg_status_t rg_barrier(rg_group_t *group, const rg_opts_t *opts, rg_request_t **req);
+
+/* One message from this member to rank `peer`, and its receipt there: both succeed or neither does. They match by order
+ * of the calls for the same direction and tag; count and dtype must be equal. Losing another member does not end them;
+ * losing the peer does, with PEER_LOST. */
+rg_status_t rg_send(rg_group_t *group, const void *buf, uint64_t count, rg_dtype_t dtype, uint32_t peer,
+                    const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_recv(rg_group_t *group, void *buf, uint64_t count, rg_dtype_t dtype, uint32_t peer,
+                    const rg_opts_t *opts, rg_request_t **req);
+
+/* Between these two calls rg_send() and rg_recv() of the calling thread only note what is to be done (their req must be
+ * NULL); rg_batch_end() starts all of it at once and ends when all of it has: blocking with req NULL, else one
+ * request for the whole. Its status is the first error in the order of the calls; each message still succeeds or fails
+ * for both ends alike. Begin twice, or end without begin: INVALID. */
+rg_status_t rg_batch_begin(rg_group_t *group);
+rg_status_t rg_batch_end(rg_group_t *group, rg_request_t **req);
+
+/* One operation over a list of buffers, as if each pair of buffers were given to an operation of its own, but with one
+ * start, one outcome and one set of contributors. counts[i] elements as `count` in the single form, equal on all
+ * members. */
+rg_status_t rg_all_reduce_list(rg_group_t *group, const void *const *in, void *const *out, const uint64_t *counts,
+                               uint32_t n, rg_dtype_t dtype, rg_op_t op, const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_broadcast_list(rg_group_t *group, void *const *bufs, const uint64_t *counts, uint32_t n, rg_dtype_t dtype,
+                              uint32_t root, const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_all_gather_list(rg_group_t *group, const void *const *in, void *const *out, const uint64_t *counts,
+                               uint32_t n, rg_dtype_t dtype, const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_reduce_scatter_list(rg_group_t *group, const void *const *in, void *const *out, const uint64_t *counts,
+                                   uint32_t n, rg_dtype_t dtype, rg_op_t op, const rg_opts_t *opts, rg_request_t **req);
 
 /* Blocks until the request is finished, fills `result` (may be NULL), frees the request and returns its status.
  * Bounded by the operation's deadline. One thread may wait for a given request. */
@@ -351,6 +453,47 @@ rg_status_t rg_test(rg_request_t *req, rg_result_t *result);
 /* Asks for the operation to end with RG_ERR_CANCELLED on every member; it may still succeed, on every member alike.
  * rg_wait() is still needed. */
 rg_status_t rg_cancel(rg_request_t *req);
+
+/* ---- Sub-groups --------------------------------------------------------------------------------------------- */
+
+/* Every member of `group` calls it. Members with equal colour form a child group, ranked by key and then by their rank in
+ * `group`; RG_NO_COLOUR: in none, *child is NULL. A child is used like any group, from any thread, in any order with
+ * its parent and its sisters; it may be split again. It lives on its root group's connections and follows its views: a
+ * lost member leaves its children too, and only those; operations of other children go on. Newcomers are in no child
+ * until the next split, so split anew after a boundary where somebody joined. rg_group_boundary() and
+ * rg_group_leave() belong to the root group; rg_group_destroy() of a child ends the child alone, and destroying or
+ * losing the root ends all its children (their handles must still be destroyed). rg_group_abort() of a child
+ * ends its pending operations, on its other members as well. opts: tag 0, timeout. */
+#define RG_NO_COLOUR UINT32_MAX
+rg_status_t rg_group_split(rg_group_t *group, uint32_t colour, uint32_t key, const rg_opts_t *opts, rg_group_t **child);
+
+/* What has become of the last split of `group`, as this member knows it now: for programs that lay a grid over their
+ * processes (say 8 shards times replicas, colour = shard). */
+typedef struct rg_grid {
+    size_t struct_size;
+    uint32_t colours;          /* in: colours 0 to colours - 1 that the grid needs; 0: those that were there */
+    uint32_t present;          /* colours that have at least one member now */
+    uint32_t smallest, largest; /* members of the smallest (0 if one is missing) and of the largest of them */
+    uint32_t missing;          /* lowest colour without a member; RG_NO_COLOUR if there is none */
+    uint32_t complete;         /* 1: every colour has a member, and all have equally many */
+    uint32_t without;          /* members that are in no child: newcomers and RG_NO_COLOUR */
+} rg_grid_t;
+#define RG_GRID_INIT                                                                                                   \
+    { sizeof(rg_grid_t), 0, 0, 0, 0, 0, 0, 0 }
+rg_status_t rg_group_grid(rg_group_t *group, rg_grid_t *grid);
+
+/* ---- Memory -------------------------------------------------------------------------------------------------- */
+
+/* Memory that transports can use without a copy: members on one host read it where it is. Zeroed, aligned to a page; for
+ * the whole process, any group. Free it with rg_free_memory(), which may be called while groups exist but not while an
+ * operation uses it. Errors: INVALID (0 bytes), NOMEM, SYSTEM. */
+rg_status_t rg_alloc(size_t bytes, void **out, rg_error_t *err);
+void rg_free_memory(void *p);
+
+/* Tells the transports of memory that the program has allocated itself and will use again and again. It stays the
+ * program's; unregister it before it is freed. Where a transport has no use for it these do nothing. */
+rg_status_t rg_register(void *p, size_t bytes, rg_error_t *err);
+rg_status_t rg_unregister(void *p);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

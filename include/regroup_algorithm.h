@@ -25,27 +25,62 @@
 extern "C" {
 #endif
 
+/* What IN and OUT hold, by kind. "The segment of rank r" is a part of a buffer that has one for every rank.
+ *   ALL_REDUCE, BROADCAST  IN and OUT: count elements. BROADCAST reads IN at the root only, OUT is written everywhere.
+ *   REDUCE                 IN: count elements; OUT: the same, at the root only.
+ *   ALL_GATHER             IN: this rank's segment; OUT: all segments, in the places that rg_seg() tells.
+ *   REDUCE_SCATTER         IN: all segments; OUT: this rank's segment, reduced.
+ *   GATHER                 as ALL_GATHER, with OUT at the root only.
+ *   SCATTER                IN: all segments, at the root only; OUT: this rank's segment.
+ *   ALL_TO_ALL             IN: a segment for every rank (rg_seg_in()); OUT: one from every rank (rg_seg()).
+ *   P2P                    size 2; rank 0 sends IN (count elements), rank 1 receives it in OUT. */
 typedef enum rg_kind {
     RG_KIND_ALL_REDUCE = 0,
     RG_KIND_BROADCAST = 1,
     RG_KIND_BARRIER = 2,
-    RG_KIND_COUNT = 3
+    RG_KIND_ALL_GATHER = 3,
+    RG_KIND_REDUCE_SCATTER = 4,
+    RG_KIND_REDUCE = 5,
+    RG_KIND_GATHER = 6,
+    RG_KIND_SCATTER = 7,
+    RG_KIND_ALL_TO_ALL = 8,
+    RG_KIND_P2P = 9,
+    RG_KIND_COUNT = 10
 } rg_kind_t;
+
+/* Where the ranks are, from the innermost level out: group[l * size + r] is the group that rank r belongs to at level l
+ * (ranks with equal numbers are near each other at that level; every level is a union of groups of the level below).
+ * Level 0 is the host, level 1 the site. Equal on all ranks. */
+typedef struct rg_topology {
+    uint32_t levels;
+    const uint32_t *group;
+} rg_topology_t;
 
 /* What is to be done. `rank` and `size` are those of the participants of this operation. */
 typedef struct rg_coll_desc {
     rg_kind_t kind;
     uint32_t size, rank, root;
-    uint64_t count;      /* elements */
+    uint64_t count;      /* elements; of each segment where the kind has segments and `lens` is NULL, else their sum */
     uint32_t elem_size;  /* bytes of an element of IN and OUT */
     uint32_t acc_size;   /* bytes of an element of TMP: partial values (f16 and bf16 accumulate in f32) */
     uint64_t chunk;      /* elements per pipelined piece; never 0 */
     uint32_t rule_l;     /* 1: end with the DONE barrier */
     uint32_t in_place;   /* 1: IN and OUT are the same memory (schedules must be right either way) */
     uint32_t rank_order; /* 1: only algorithms that combine x0 op x1 op x2 ... from the left (deterministic) */
+    uint32_t prepare;    /* 1: IN is made ready by an exchange of weights first; the builder cares for it (seal) */
+    /* Segments that differ: offsets and lengths in elements, one per rank, equal on all ranks but for ALL_TO_ALL; NULL:
+     * all `count` long, one after the other. They may be anywhere, but those of a buffer that is written must not
+     * overlap. in_offs, in_lens: ALL_TO_ALL only, what goes to each rank. Schedules have copies of their own. */
+    const uint64_t *offs, *lens, *in_offs, *in_lens;
+    const rg_topology_t *topo; /* NULL: nothing is known, all are alike */
 } rg_coll_desc_t;
 
-typedef enum rg_buf { RG_BUF_IN = 0, RG_BUF_OUT = 1, RG_BUF_TMP = 2 } rg_buf_t;
+/* in_place, by kind: ALL_REDUCE, BROADCAST, REDUCE, BARRIER: IN and OUT begin at one address. ALL_GATHER, GATHER (root):
+ * IN is this rank's segment of OUT. REDUCE_SCATTER, SCATTER (root): OUT is this rank's segment of IN. Never set for
+ * ALL_TO_ALL, whose input the engine copies first, and for P2P. */
+
+/* AUX: 8 bytes for every rank, the weights; only the builder's own steps name it. */
+typedef enum rg_buf { RG_BUF_IN = 0, RG_BUF_OUT = 1, RG_BUF_TMP = 2, RG_BUF_AUX = 3 } rg_buf_t;
 
 /* A range of elements. Elements of IN and OUT are elem_size bytes ("raw"), elements of TMP acc_size bytes. */
 typedef struct rg_span_range {
@@ -58,7 +93,8 @@ typedef enum rg_step_kind {
     RG_STEP_RECV,        /* peer -> dst, plain copy; dst.buf has the sender's element size */
     RG_STEP_RECV_REDUCE, /* dst = a op incoming */
     RG_STEP_REDUCE,      /* dst = a op b */
-    RG_STEP_COPY         /* dst = a; both raw, or TMP from raw (converted), or raw from TMP with FINAL */
+    RG_STEP_COPY,        /* dst = a; both raw, or TMP from raw (converted), or raw from TMP with FINAL */
+    RG_STEP_PREPARE      /* every rank's AUX is here: the engine makes IN ready. All steps that read IN come after it */
 } rg_step_kind_t;
 
 #define RG_STEP_FINAL 1u    /* dst gets the final value: AVG divides here; a raw destination is rounded here */
@@ -110,6 +146,21 @@ uint32_t rg_sched_copy(rg_schedule_t *s, rg_span_t dst, rg_span_t a, uint32_t fl
                        uint32_t n_deps);
 rg_span_t rg_span(rg_buf_t buf, uint64_t off, uint64_t len);
 
+/* The segment of `rank` in the buffer that has all of them (OUT of ALL_GATHER, GATHER and ALL_TO_ALL, IN of
+ * REDUCE_SCATTER and SCATTER); rg_seg_in(): what ALL_TO_ALL sends to `rank`; rg_seg_len(): its length. */
+rg_span_t rg_seg(const rg_coll_desc_t *d, rg_buf_t buf, uint32_t rank);
+rg_span_t rg_seg_in(const rg_coll_desc_t *d, uint32_t rank);
+uint64_t rg_seg_len(const rg_coll_desc_t *d, uint32_t rank);
+uint64_t rg_seg_max(const rg_coll_desc_t *d); /* the longest of all */
+
+/* What a kind is like: reduces values; has a root; its shape depends on the number of ranks (so that nothing can take
+ * its place after a loss); has segments. */
+int rg_kind_reduces(rg_kind_t kind);
+int rg_kind_rooted(rg_kind_t kind);
+int rg_kind_shaped(rg_kind_t kind);
+int rg_kind_segmented(rg_kind_t kind);
+const char *rg_kind_name(rg_kind_t kind); /* "all_reduce"; "?" for an unknown kind */
+
 /* Part `index` of `parts` nearly equal parts of a span, in order; the same on every rank. Long parts start at
  * multiples of 64 elements from the start of the span, so that no two parts share a cache line; a part may be empty. */
 rg_span_t rg_span_part(rg_span_t whole, uint64_t parts, uint64_t index);
@@ -128,9 +179,15 @@ uint32_t *rg_sched_scratch(rg_schedule_t *s, size_t n);
 void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps);
 
 /* Link parameters for cost(): seconds per message, per byte on the wire, per byte reduced; the number of processes
- * that share a core (a hop between processes that do not run at once costs a switch). */
+ * that share a core (a hop between processes that do not run at once costs a switch). alpha and beta are those of the
+ * slowest kind of link in the group; level[l] those of links that stay inside a group of level l of the topology (host,
+ * site), level[topo->levels] those of the others: what hierarchical algorithms are judged by. */
+#define RG_LEVELS_MAX 2
 typedef struct rg_cost_model {
     double alpha, beta, gamma, sharing;
+    struct {
+        double alpha, beta;
+    } level[RG_LEVELS_MAX + 1];
 } rg_cost_model_t;
 
 /* The usual sum: `hops` messages one after the other, `messages` that a rank handles in all, `bytes` that it sends,

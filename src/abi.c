@@ -22,10 +22,10 @@ BEGINS_WITH_SIZE(rg_result_t);
 BEGINS_WITH_SIZE(rg_change_t);
 BEGINS_WITH_SIZE(rg_info_t);
 
-ENDS_WITH(rg_config_t, log_user);
+ENDS_WITH(rg_config_t, tuning_file);
 ENDS_WITH(rg_coordinator_config_t, log_user);
-ENDS_WITH(rg_opts_t, result);
-ENDS_WITH(rg_result_t, text);
+ENDS_WITH(rg_opts_t, weight);
+ENDS_WITH(rg_result_t, weight_sum);
 ENDS_WITH(rg_change_t, stalled_ns);
 ENDS_WITH(rg_info_t, newcomers_waiting);
 
@@ -39,10 +39,10 @@ GROWS(rg_info_t, RG_INFO_SIZE_FIRST);
 /* Exact layout on the machines that are shipped for: a field that moves or a size that changes is a decision, not an
  * accident. */
 #if defined(__x86_64__) && defined(__LP64__)
-_Static_assert(sizeof(rg_config_t) == 144, "rg_config_t changed size");
+_Static_assert(sizeof(rg_config_t) == 168, "rg_config_t changed size");
 _Static_assert(sizeof(rg_coordinator_config_t) == 48, "rg_coordinator_config_t changed size");
-_Static_assert(sizeof(rg_opts_t) == 32, "rg_opts_t changed size");
-_Static_assert(sizeof(rg_result_t) == 344, "rg_result_t changed size");
+_Static_assert(sizeof(rg_opts_t) == 80, "rg_opts_t changed size");
+_Static_assert(sizeof(rg_result_t) == 352, "rg_result_t changed size");
 _Static_assert(sizeof(rg_change_t) == 56, "rg_change_t changed size");
 _Static_assert(sizeof(rg_info_t) == 88, "rg_info_t changed size");
 _Static_assert(sizeof(rg_error_t) == 520, "rg_error_t changed size; it has no struct_size and can never grow");

@@ -118,6 +118,9 @@ static const string_row_t config_strings[] = {
     { "algorithm", "RG_ALGORITHM", AT(algorithm), NULL, 1023 },
     { "tcp_congestion", "RG_TCP_CONGESTION", AT(tcp_congestion), "auto", 15 },
     { "transport", "RG_TRANSPORT", AT(transport), "tcp", 63 },
+    { "site", "RG_SITE", AT(site), NULL, 63 },
+    { "host", "RG_HOST", AT(host), NULL, 63 },
+    { "tuning_file", "RG_TUNING_FILE", AT(tuning_file), NULL, 1023 },
 };
 
 static const number_row_t config_numbers[] = {
@@ -244,7 +247,7 @@ static rg_status_t check_string(const string_row_t *row, const char *name, const
 /* Chooses every string, then copies them into one block, so that one free() ends them all. */
 static rg_status_t resolve_strings(const string_row_t *rows, size_t n, void *s, const char *host, char **block,
                                    rg_error_t *err) {
-    const char *chosen[8];
+    const char *chosen[16];
     size_t total = 1;
     for (size_t i = 0; i < n; i++) {
         const char *text;

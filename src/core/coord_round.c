@@ -70,7 +70,7 @@ void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t
         s->state = RG_SEAT_MEMBER;
         s->m.first_gen = cut;
         s->gen = cut;
-        s->watermark = rg_key_note((rg_op_key_t){ cut, 0 });
+        s->watermark = rg_key_note((rg_op_key_t){ cut, 0, RG_SET_ALL });
         s->rank = i;
         if (i - old >= 3) continue;
         rg_text_str(&t, i == old ? "joined: " : ", ");

@@ -14,13 +14,22 @@
 #define RG_CORE_ADDR_MAX 512
 #define RG_CORE_NAME_MAX 64
 #define RG_CORE_TEXT_MAX 256
+#define RG_CORE_NET 6 /* latency and bandwidth class of links: same host, same site, elsewhere */
 #define RG_CORE_MAX_OPS 512     /* operations of one member that are not finished everywhere */
 #define RG_CORE_MAX_MESSAGE (1u << 20)
 
 /* ---- Things that both sides and the wire know ------------------------------------------------------------------ */
 
-/* Operations are named by the boundary generation in which they were issued and by tag and sequence number in it. */
-typedef struct rg_op_key { uint64_t gen, op; } rg_op_key_t; /* op = tag << 32 | seq; tag 0: matched by order of issue */
+/* Operations are named by the boundary generation in which they were issued, by tag and sequence number in it, and by
+ * the set of members that take part: RG_SET_ALL, a pair (sender and receiver of a message), or a sub-group, whose
+ * members the engine has told the core with rg_member_set_define(). Operations of a set other than ALL are matched
+ * like tagged ones: rule L only, in any order with those of other sets. */
+typedef struct rg_op_key { uint64_t gen, op, set; } rg_op_key_t; /* op = tag << 32 | seq; tag 0: matched by order */
+#define RG_SET_ALL 0u
+#define RG_SET_PAIR (1ull << 63) /* | sender's id << 31 | receiver's id; sub-groups have this bit clear */
+#define RG_SET_ID_MAX 0x7fffffffu
+#define RG_CORE_MAX_SETS 256
+static inline uint64_t rg_set_pair(uint64_t from, uint64_t to) { return RG_SET_PAIR | from << 31 | to; }
 
 /* The arguments that must be equal on all members. */
 typedef struct rg_op_sig {
@@ -35,7 +44,9 @@ typedef struct rg_core_member {
     uint64_t id;        /* unique in the group for ever; grows with joining order; never 0 */
     uint64_t first_gen; /* participates in operations of this generation and later */
     uint64_t host;      /* equal for members that run on one host */
+    uint64_t site;      /* equal for members of one site; 0: not said */
     uint32_t cores;
+    uint8_t net[RG_CORE_NET]; /* what this member measured when its links opened: see rg_net_pack() in sched.h */
     uint8_t identity[16];
     uint16_t addr_len;
     uint8_t addr[RG_CORE_ADDR_MAX];
@@ -62,7 +73,7 @@ typedef struct rg_member_params {
     char group[RG_CORE_NAME_MAX], label[RG_CORE_NAME_MAX];
     uint8_t addr[RG_CORE_ADDR_MAX];
     uint32_t addr_len;
-    uint64_t host;
+    uint64_t host, site;
     uint32_t cores, pid;
     uint32_t min_size, order;       /* as in rg_config */
     uint32_t fixed_n, fixed_rank;   /* rg_group_init_rank(): n (0: not used) and rank */
@@ -88,7 +99,8 @@ typedef enum rg_mev {
     RG_MEV_OP_FAIL,      /* this member wants `key` ended with `status` (TIMEOUT, CANCELLED, MISMATCH); blame `peer` or
                             0; text */
     RG_MEV_WATERMARK,    /* member `peer` said by note that it has completed everything below `note` */
-    RG_MEV_LEAVE         /* the caller leaves */
+    RG_MEV_LEAVE,        /* the caller leaves */
+    RG_MEV_NET           /* measurements of this member's links: net */
 } rg_mev_t;
 
 typedef struct rg_member_event {
@@ -103,6 +115,7 @@ typedef struct rg_member_event {
     rg_status_t status;
     const char *text;
     uint64_t bytes_sent, bytes_received, operations; /* any event: counters for the next heartbeat */
+    uint8_t net[RG_CORE_NET]; /* RG_MEV_NET: for the next message to the coordinator; they hold from the next view on */
 } rg_member_event_t;
 
 typedef enum rg_mact {
@@ -167,6 +180,11 @@ int rg_member_newcomers(const rg_member_t *m);
 int rg_member_drained(const rg_member_t *m);
 /* Participants of operations of generation gen in the present view, in rank order. Returns how many; ids up to cap. */
 uint32_t rg_member_participants(const rg_member_t *m, uint64_t gen, uint64_t *ids, uint32_t cap);
+/* A sub-group: its members by id, in rank order, the same on all of them. Operations with key.set = set take part among
+ * those of them that are in the view. ERR_RESOURCE: RG_CORE_MAX_SETS are defined, or more ids than max_members in all.
+ * Dropping one that still has operations is ERR_INVALID. */
+rg_status_t rg_member_set_define(rg_member_t *m, uint64_t set, const uint64_t *ids, uint32_t n);
+rg_status_t rg_member_set_drop(rg_member_t *m, uint64_t set);
 /* For a rooted operation that others started before the last view change: the data epoch whose ranks its root argument
  * means (0: the present one). Ask before OP_START. */
 uint64_t rg_member_numbering(const rg_member_t *m, rg_op_key_t key);

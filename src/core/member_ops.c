@@ -146,7 +146,7 @@ uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen) {
 
 static uint64_t own_note(const rg_member_t *m) {
     if (m->ofirst) return rg_key_note(m->ent[m->ofirst - 1].key);
-    return rg_key_note((rg_op_key_t){ m->gen, m->next0 });
+    return rg_key_note((rg_op_key_t){ m->gen, m->next0, RG_SET_ALL });
 }
 
 void rg_ops_note(rg_member_t *m, int flush) {

@@ -239,7 +239,7 @@ static void adopt_members(rg_member_t *m, const rg_view_head_t *v) {
     for (uint32_t i = 0; i < v->n; i++) {
         const rg_core_member_t *mem = &m->next_members[i];
         rg_peer_t *p = rg_peer_find(m, mem->id);
-        m->scratch_ids[i] = p && p->rank >= 0 ? m->watermark[p->rank] : rg_key_note((rg_op_key_t){ mem->first_gen, 0 });
+        m->scratch_ids[i] = p && p->rank >= 0 ? m->watermark[p->rank] : rg_key_note((rg_op_key_t){ mem->first_gen, 0, RG_SET_ALL });
     }
     for (uint32_t i = 0; i < old_n; i++) {
         rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);

@@ -526,7 +526,7 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
 /* ---- What the transport reports ---------------------------------------------------------------------------------- */
 
 static void op_stray(rg_group_t *g, const rg_completion_t *c) {
-    rg_op_key_t key = { c->tag.gen, c->tag.op };
+    rg_op_key_t key = { c->tag.gen, c->tag.op, RG_SET_ALL };
     rg_request_t *op = rg_op_find(g, key);
     if (op && op->executing && op->roster->data_epoch == c->tag.epoch && op->tag_sig != c->tag.sig &&
         c->tag.ord < RG_SERVE_ORD) {

@@ -116,7 +116,7 @@ static void deliver(int i, int up, int lie, input_t *in) {
 static void operation(int i, uint8_t what, uint8_t x) {
     rg_member_event_t ev = { 0 };
     uint64_t tag = x % 5 == 0 ? 1 : 0;
-    ev.key = (rg_op_key_t){ f.gen[i], tag << 32 | (tag ? x / 5 : what == 0 ? f.next0[i] : x % 8) };
+    ev.key = (rg_op_key_t){ f.gen[i], tag << 32 | (tag ? x / 5 : what == 0 ? f.next0[i] : x % 8), RG_SET_ALL };
     ev.sig = (rg_op_sig_t){
         .kind = x % 3, .dtype = RG_F32, .on_fault = x & 1 ? RG_RETURN : RG_RETRY, .rule_l = tag || (x & 2), .count = 4
     };

@@ -231,7 +231,7 @@ static rg_op_key_t program_op(world_t *w, uint64_t gen, uint32_t i, rg_op_sig_t 
     sig->on_fault = (h >> 24) % 3 ? RG_RETRY : RG_RETURN;
     sig->rule_l = tag || (h >> 32) % 2;
     sig->count = 10 + (h >> 40) % 10;
-    return (rg_op_key_t){ gen, tag << 32 | seq };
+    return (rg_op_key_t){ gen, tag << 32 | seq, RG_SET_ALL };
 }
 
 static const roster_t *roster_of(proc_t *p, uint64_t epoch) {

@@ -183,7 +183,7 @@ static inline void rig_end(rig_t *r) {
 }
 
 static inline rg_op_key_t key_of(uint64_t gen, uint64_t tag, uint64_t seq) {
-    return (rg_op_key_t){ gen, tag << 32 | seq };
+    return (rg_op_key_t){ gen, tag << 32 | seq, RG_SET_ALL };
 }
 
 static inline rg_op_sig_t sig_of(int rule_l, rg_on_fault_t f) {

@@ -3,7 +3,7 @@
 #include "core_rig.h"
 
 static rig_t r;
-static const rg_op_key_t k0 = { 0, 0 };
+static const rg_op_key_t k0 = { 0, 0, 0 };
 
 Test(op, rule_s_between_two__committed_at_once_with_a_copy__released_by_watermark) {
     rig_group(&r, 2);

@@ -3,7 +3,7 @@
 #include "core_rig.h"
 
 static rig_t r;
-static const rg_op_key_t none = { 0, 0 };
+static const rg_op_key_t none = { 0, 0, 0 };
 
 Test(join, three_wait_for_three__one_first_view_in_order_of_arrival) {
     rig_start(&r, 8);

@@ -23,7 +23,7 @@ static rg_status_t abort_old_fetch(rg_group_t *g) {
     rg_todo_t t = { .type = RG_MACT_OP_ABORT, .status = RG_ERR_PEER_LOST, .text = "planted" };
     rg_lock(g);
     rg_request_t *op = rg_op_alloc(g);
-    op->key = (rg_op_key_t){ g->gen, 1u << 20 };
+    op->key = (rg_op_key_t){ g->gen, 1u << 20, RG_SET_ALL };
     op->state = RG_OPS_FETCHING;
     op->roster = old_roster(g);
     op->next = g->open_ops;
