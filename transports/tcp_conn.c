@@ -128,8 +128,6 @@ static void set_options(rg_tp_t *tp, int fd) {
     }
     if (strcmp(tp->congestion, "auto") != 0)
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, tp->congestion, (socklen_t)strlen(tp->congestion));
-    else if (local) /* pacing, as bbr does it, halves the speed of loopback and guards against nothing there */
-        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
 rg_status_t rgt_check_congestion(rg_tp_t *tp, rg_error_t *err) {
@@ -213,6 +211,7 @@ static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail) {
     uint64_t now = rg_os_now_ns();
     for (uint32_t r = 0; r < l->rails; r++) {
         rgt_interest(l->rail[r], EPOLLIN | EPOLLRDHUP);
+        rgt_tune_begin(l->rail[r]);
         l->rail[r]->deadline = now + tp->conf.heartbeat_ms * 250000ull;
         rgt_timer_at(tp, l->rail[r]->deadline);
     }

@@ -4,6 +4,7 @@
  *   tcp_conn.c   listening, dialling, the handshake, strangers, liveness, the end of a link
  *   tcp_send.c   cutting messages into frames and handing them to the kernel
  *   tcp_recv.c   taking frames apart, matching, sinks
+ *   tcp_tune.c   congestion control and buffers, by measurement
  *   tcp_wire.c   bytes of headers and address blobs
  * Nothing here locks (rule T2) and nothing calls back (rule T1). */
 #ifndef RG_TCP_INTERNAL_H
@@ -84,7 +85,8 @@ typedef struct recv_op {
     struct recv_op *next;
     rg_tp_recv_t r;
     uint64_t mseq; /* once bound */
-    uint64_t got;
+    uint64_t claimed; /* bytes of frames that were begun, on whatever rail: never more than the message has, so that */
+    uint64_t got;     /* when all of it has come no rail is still writing */
     uint32_t bound;
 } recv_op_t;
 
@@ -92,7 +94,7 @@ typedef struct recv_op {
 typedef struct unasked {
     struct unasked *next;
     rg_tag_t tag;
-    uint64_t mseq, total, got;
+    uint64_t mseq, total, claimed, got; /* as in recv_op */
     uint8_t *bytes; /* NULL: thrown away */
 } unasked_t;
 
@@ -110,6 +112,17 @@ typedef enum conn_state {
 enum { EV_LISTENER = 1, EV_CONN = 2 };
 
 struct link;
+
+/* What is known of a connection's speed (tcp_tune.c). */
+typedef struct tune {
+    uint64_t sent, next_at; /* payload bytes that left here; where the sample under way ends */
+    uint64_t acked, busy_us; /* as the kernel counted when it began */
+    double rate[2];          /* bytes per microsecond with each candidate */
+    char name[2][16];
+    int now; /* candidate in use; 0: reno, 1: the system's */
+    int same, buffer;
+    uint32_t trial;
+} tune_t;
 
 typedef struct conn {
     int ev; /* EV_CONN; first, epoll's pointer leads here */
@@ -143,6 +156,7 @@ typedef struct conn {
     const uint8_t *tx_data;
     uint8_t *tx_private; /* owns tx_data after a fence */
     send_op_t *tx_op;    /* NULL: a note, or an operation that was fenced */
+    tune_t tune;
 } conn_t;
 
 typedef enum link_state { LINK_FREE, LINK_DIALING, LINK_WAITING, LINK_UP, LINK_DOWN } link_state_t;
@@ -248,6 +262,10 @@ void rgt_interest(conn_t *c, uint32_t want);
 void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Ends everything pending on the link and its connections; the caller tells. */
 void rgt_link_clear(rg_tp_t *tp, link_t *l);
+
+/* ---- tcp_tune.c ---- */
+void rgt_tune_begin(conn_t *c); /* a rail is up */
+void rgt_tune(conn_t *c);       /* tune.sent has reached tune.next_at */
 
 /* ---- tcp_send.c ---- */
 void rgt_push(rg_tp_t *tp, link_t *l); /* lets free rails take frames */

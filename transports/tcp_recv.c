@@ -160,6 +160,7 @@ static int to_receive(rg_tp_t *tp, conn_t *c, recv_op_t *op) {
         if (f->len < f->total) {
             c->kept = unasked_new(l, f, 0);
             if (!c->kept) return DISPATCH_BROKEN;
+            c->kept->claimed = f->len;
         }
         rgt_recv_unlink(l, op);
         rgt_recv_done(tp, l, op, RG_TP_MISMATCH, &f->tag);
@@ -167,9 +168,10 @@ static int to_receive(rg_tp_t *tp, conn_t *c, recv_op_t *op) {
     }
     op->bound = 1;
     op->mseq = f->mseq;
-    /* `got` counts whole frames; those under way on other rails are bounded by the message all the same. */
-    if (f->total != op->r.len || op->got + f->len > op->r.len || (op->r.reduce && f->offset % op->r.wire_elem != 0))
+    if (f->total != op->r.len || f->len > op->r.len - op->claimed ||
+        (op->r.reduce && f->offset % op->r.wire_elem != 0))
         return DISPATCH_BROKEN;
+    op->claimed += f->len;
     c->rx = op;
     return DISPATCH_GO;
 }
@@ -183,7 +185,8 @@ static int dispatch(rg_tp_t *tp, conn_t *c) {
     if (f->tag.epoch < tp->fence) return DISPATCH_GO;
     for (unasked_t *u = l->unasked; u; u = u->next)
         if (u->mseq == f->mseq) {
-            if (u->total != f->total || u->got + f->len > u->total) return DISPATCH_BROKEN;
+            if (u->total != f->total || f->len > u->total - u->claimed) return DISPATCH_BROKEN;
+            u->claimed += f->len;
             c->kept = u;
             return DISPATCH_GO;
         }
@@ -191,6 +194,7 @@ static int dispatch(rg_tp_t *tp, conn_t *c) {
     if (op) return to_receive(tp, c, op);
     if (!c->stalled) tell_unexpected(tp, l, f);
     if (l->posted > 0 && (tp->keep_now || f->total <= KEEP_AT_ONCE)) c->kept = unasked_new(l, f, 1);
+    if (c->kept) c->kept->claimed = f->len;
     return c->kept ? DISPATCH_GO : DISPATCH_STALL;
 }
 

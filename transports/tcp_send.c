@@ -54,6 +54,7 @@ static void frame_out(rg_tp_t *tp, conn_t *c) {
     link_t *l = c->link;
     l->sent += c->tx_len;
     tp->sent += c->tx_len;
+    if ((c->tune.sent += c->tx_len) >= c->tune.next_at) rgt_tune(c);
     c->tx_busy = 0;
     c->tx_op = NULL;
     if (c->tx_private) {

@@ -1,0 +1,101 @@
+/* tcp_tune.c: congestion control and socket buffers of a connection, chosen by what the kernel measured on it. A short
+ * connection begins with reno, a long one with what the system prefers. Between hosts that are near each other both
+ * carry some megabytes of real traffic in turn, and the quicker one stays; nothing is sent for the sake of measuring.
+ * Relies on TCP_INFO: bytes acknowledged over the time in which the connection was busy and not held up by the other
+ * side's window. Must not touch a connection whose owner named its congestion control. */
+#include "tcp_internal.h"
+
+#include <linux/tcp.h>
+#include <string.h>
+
+#define SAMPLE (32ull << 20)     /* payload bytes that a trial carries */
+#define TRIALS 6u                /* three of each, in turn; the best of each counts, for outside work only slows down */
+#define AGAIN_FACTOR 512u        /* how much longer the winner runs before it is tried against the other again */
+#define BETTER 1.15              /* the system's has to be this much quicker: measurements scatter */
+#define SAME_HOST_RTT_US 50u     /* below it nothing is measured: within a host the work of the processors decides, and
+                                  * samples of it scatter more than the candidates differ (docs/performance.md) */
+#define LONG_RTT_US 5000u        /* from here on losses and queues matter more than a trial shows */
+#define BUFFER_MOST (64u << 20)
+#define BUFFER_ENOUGH (4u << 20) /* the kernel's own sizing reaches this */
+
+typedef struct sample {
+    uint64_t acked, busy_us;
+    uint32_t min_rtt_us;
+} sample_t;
+
+static int take_sample(int fd, sample_t *s) {
+    struct tcp_info ti;
+    socklen_t len = sizeof ti;
+    memset(&ti, 0, sizeof ti);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0 || ti.tcpi_busy_time < ti.tcpi_rwnd_limited) return 0;
+    s->acked = ti.tcpi_bytes_acked;
+    s->busy_us = ti.tcpi_busy_time - ti.tcpi_rwnd_limited;
+    s->min_rtt_us = ti.tcpi_min_rtt;
+    return 1;
+}
+
+static int use(conn_t *c, const char *name) {
+    return setsockopt(c->fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0;
+}
+
+/* What a long fat link keeps under way has to fit the buffers, beyond what the kernel does by itself. */
+static void size_buffers(conn_t *c, double bytes_per_us, uint32_t rtt_us) {
+    double bdp = 2 * bytes_per_us * rtt_us;
+    if (c->tp->conf.socket_buffer_bytes || c->tune.buffer >= bdp || bdp <= BUFFER_ENOUGH) return;
+    int bytes = bdp > BUFFER_MOST ? (int)BUFFER_MOST : (int)bdp;
+    if (setsockopt(c->fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0) return; /* needs the privilege */
+    c->tune.buffer = bytes;
+}
+
+static void begin_sample(conn_t *c, uint64_t bytes) {
+    sample_t s;
+    if (!take_sample(c->fd, &s)) {
+        c->tune.next_at = UINT64_MAX;
+        return;
+    }
+    c->tune.acked = s.acked;
+    c->tune.busy_us = s.busy_us;
+    c->tune.next_at = c->tune.sent + bytes;
+}
+
+void rgt_tune_begin(conn_t *c) {
+    socklen_t len = sizeof c->tune.name[1] - 1;
+    memset(&c->tune, 0, sizeof c->tune);
+    c->tune.next_at = UINT64_MAX;
+    if (strcmp(c->tp->congestion, "auto") != 0) return;
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_CONGESTION, c->tune.name[1], &len) != 0) return;
+    strcpy(c->tune.name[0], "reno");
+    c->tune.same = strcmp(c->tune.name[1], "reno") == 0;
+    sample_t s;
+    if (!take_sample(c->fd, &s)) return;
+    /* Pacing, as bbr does it, halves the speed of loopback and guards against nothing on a short link. */
+    c->tune.now = c->tune.same || s.min_rtt_us >= LONG_RTT_US || !use(c, "reno");
+    if (s.min_rtt_us >= SAME_HOST_RTT_US) begin_sample(c, SAMPLE);
+}
+
+/* Called when the connection has carried tune.next_at bytes. */
+void rgt_tune(conn_t *c) {
+    tune_t *t = &c->tune;
+    sample_t s;
+    if (!take_sample(c->fd, &s)) {
+        t->next_at = UINT64_MAX;
+        return;
+    }
+    double rate = s.busy_us > t->busy_us ? (double)(s.acked - t->acked) / (double)(s.busy_us - t->busy_us) : 0;
+    size_buffers(c, rate, s.min_rtt_us);
+    if (t->same || s.min_rtt_us >= LONG_RTT_US) {
+        begin_sample(c, SAMPLE * AGAIN_FACTOR);
+        return;
+    }
+    if (rate > t->rate[t->now]) t->rate[t->now] = rate;
+    if (++t->trial < TRIALS) {
+        if (use(c, t->name[!t->now])) t->now = !t->now;
+        begin_sample(c, SAMPLE);
+        return;
+    }
+    int best = t->rate[1] > t->rate[0] * BETTER;
+    if (best != t->now && use(c, t->name[best])) t->now = best;
+    t->trial = 0;
+    t->rate[0] = t->rate[1] = 0;
+    begin_sample(c, SAMPLE * AGAIN_FACTOR);
+}
