@@ -62,15 +62,19 @@ typedef struct rg_coll_desc {
     uint32_t size, rank, root;
     uint64_t count;      /* elements; of each segment where the kind has segments and `lens` is NULL, else their sum */
     uint32_t elem_size;  /* bytes of an element of IN and OUT */
-    uint32_t acc_size;   /* bytes of an element of TMP: partial values (f16 and bf16 accumulate in f32) */
+    uint32_t acc_size;   /* bytes of an element of TMP: partial values (f16 and bf16 accumulate in f32); where the kind
+                          * does not reduce it is elem_size: TMP is raw, and copies from it are plain */
     uint64_t chunk;      /* elements per pipelined piece; never 0 */
     uint32_t rule_l;     /* 1: end with the DONE barrier */
     uint32_t in_place;   /* 1: IN and OUT are the same memory (schedules must be right either way) */
     uint32_t rank_order; /* 1: only algorithms that combine x0 op x1 op x2 ... from the left (deterministic) */
     uint32_t prepare;    /* 1: IN is made ready by an exchange of weights first; the builder cares for it (seal) */
-    /* Segments that differ: offsets and lengths in elements, one per rank, equal on all ranks but for ALL_TO_ALL; NULL:
-     * all `count` long, one after the other. They may be anywhere, but those of a buffer that is written must not
-     * overlap. in_offs, in_lens: ALL_TO_ALL only, what goes to each rank. Schedules have copies of their own. */
+    /* Segments that differ: offsets and lengths in elements, one per rank; NULL: one after the other, all `count` long.
+     * Lengths are equal on all ranks but for ALL_TO_ALL. Offsets may differ by rank, so nothing that ranks must agree
+     * upon may depend on them, and a message may not span two segments. Segments may be anywhere, but those of a buffer
+     * that is written must not overlap. in_offs, in_lens: ALL_TO_ALL only, what goes to each rank; there applies(),
+     * cost() and chunk() see whether lengths are given, but must not look at them. Schedules have copies of their own,
+     * with both arrays wherever one was given: build() gets that copy. */
     const uint64_t *offs, *lens, *in_offs, *in_lens;
     const rg_topology_t *topo; /* NULL: nothing is known, all are alike */
 } rg_coll_desc_t;
@@ -81,6 +85,7 @@ typedef struct rg_coll_desc {
 
 /* AUX: 8 bytes for every rank, the weights; only the builder's own steps name it. */
 typedef enum rg_buf { RG_BUF_IN = 0, RG_BUF_OUT = 1, RG_BUF_TMP = 2, RG_BUF_AUX = 3 } rg_buf_t;
+#define RG_BUFS 4
 
 /* A range of elements. Elements of IN and OUT are elem_size bytes ("raw"), elements of TMP acc_size bytes. */
 typedef struct rg_span_range {
@@ -123,10 +128,13 @@ typedef struct rg_schedule {
     uint32_t n_steps, n_deps, cap_steps, cap_deps;
     uint32_t phase1_steps; /* steps before the barrier */
     uint64_t tmp_elems;    /* elements of TMP that the steps use */
+    uint64_t elems[RG_BUFS]; /* how far the other buffers reach, by what desc says */
     rg_step_t *steps;
     uint32_t *deps;
     uint32_t *send_ord, *recv_ord; /* per peer, used while building */
     void *scratch;                 /* what rg_sched_scratch() gave; gone when the schedule is built */
+    void *copies;                  /* what the arrays of desc point into */
+    uint32_t gate;                 /* the PREPARE step, which every reader of IN follows; else RG_NO_STEP */
     rg_status_t error;             /* first error while building: NOMEM or INVALID */
 } rg_schedule_t;
 

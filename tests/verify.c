@@ -49,12 +49,11 @@ static int set_build(set_t *x, const rg_algorithm_t *alg, const rg_coll_desc_t *
 }
 
 static void complain(const rg_algorithm_t *alg, const rg_coll_desc_t *d, const char *what) {
-    static const char *const kinds[] = { "all_reduce", "broadcast", "barrier" };
     failures++;
     fprintf(stderr,
             "%s_%s size %" PRIu32 " root %" PRIu32 " count %" PRIu64 " chunk %" PRIu64 " rule_l %" PRIu32
             " rank_order %" PRIu32 ": %s\n",
-            kinds[alg->kind], alg->name, d->size, d->root, d->count, d->chunk, d->rule_l, d->rank_order, what);
+            rg_kind_name(alg->kind), alg->name, d->size, d->root, d->count, d->chunk, d->rule_l, d->rank_order, what);
 }
 
 /* ---- Proofs
@@ -138,6 +137,7 @@ static rg_schedule_t *clone(const rg_schedule_t *s) {
     if (c == NULL) exit(1);
     *c = *s;
     c->send_ord = c->recv_ord = NULL;
+    c->copies = NULL; /* the original's, which lives longer */
     c->steps = malloc((s->n_steps + 1) * sizeof *c->steps);
     c->deps = malloc((s->n_deps + 1) * sizeof *c->deps);
     if (c->steps == NULL || c->deps == NULL) exit(1);
@@ -457,7 +457,6 @@ static double seconds(void) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const kinds[] = { "all_reduce", "broadcast", "barrier" };
     uint32_t most = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : RANKS_DEFAULT, total = 0;
     if (most < 1 || most > RANKS_MAX) {
         fprintf(stderr, "usage: verify [RANKS], 1 to %u\n", RANKS_MAX);
@@ -468,7 +467,7 @@ int main(int argc, char **argv) {
         uint32_t done = prove_all(*a, most);
         total += done;
         printf("proved: %s_%s, %" PRIu32 " operations of 1 to %" PRIu32 " ranks, in place and not, %.1f s\n",
-               kinds[(*a)->kind], (*a)->name, done, most, seconds() - before);
+               rg_kind_name((*a)->kind), (*a)->name, done, most, seconds() - before);
         fflush(stdout);
     }
     double before = seconds();

@@ -32,7 +32,8 @@ static void roster_model(const rg_group_t *g, rg_roster_t *r) {
         at++;
     }
     if (cores == UINT32_MAX) cores = 1;
-    rg_cost_model(&r->model, r->n, cores, one_host);
+    rg_net_summary_t net = rg_net_plain(r->n, cores, one_host);
+    rg_cost_model(&r->model, &net);
     r->model_key = (uint64_t)cores << 1 | (uint64_t)one_host;
 }
 

@@ -22,18 +22,19 @@ __attribute__((format(printf, 2, 3))) static void put(sink_t *o, const char *fmt
 }
 
 static void put_span(sink_t *o, rg_span_t x) {
-    static const char *const names[] = { "in", "out", "tmp" };
+    static const char *const names[] = { "in", "out", "tmp", "aux" };
     put(o, "%s[%" PRIu64 "+%" PRIu64 "]", names[x.buf], x.off, x.len);
 }
 
 static void put_step(sink_t *o, const rg_schedule_t *s, uint32_t id) {
-    static const char *const names[] = { "send", "recv", "recv_reduce", "reduce", "copy" };
+    static const char *const names[] = { "send", "recv", "recv_reduce", "reduce", "copy", "prepare" };
     const rg_step_t *x = &s->steps[id];
-    put(o, "%5" PRIu32 " %s ", id, names[x->kind]);
+    put(o, "%5" PRIu32 " %s", id, names[x->kind]);
+    if (x->kind != RG_STEP_PREPARE) put(o, " ");
     if (x->kind == RG_STEP_SEND) {
         put_span(o, x->a);
         put(o, " to %" PRIu32 "#%" PRIu32, x->peer, x->ord);
-    } else {
+    } else if (x->kind != RG_STEP_PREPARE) {
         put_span(o, x->dst);
         put(o, " = ");
     }
@@ -56,11 +57,10 @@ static void put_step(sink_t *o, const rg_schedule_t *s, uint32_t id) {
 }
 
 size_t rg_sched_print(const rg_schedule_t *s, char *buf, size_t cap) {
-    static const char *const kinds[] = { "all_reduce", "broadcast", "barrier" };
     sink_t o = { buf, cap, 0 };
     if (cap != 0) buf[0] = 0;
     put(&o, "%s rank %" PRIu32 " of %" PRIu32 ", count %" PRIu64 ", tmp %" PRIu64 ", steps %" PRIu32 "+%" PRIu32 "%s\n",
-        kinds[s->desc.kind], s->desc.rank, s->desc.size, s->desc.count, s->tmp_elems, s->phase1_steps,
+        rg_kind_name(s->desc.kind), s->desc.rank, s->desc.size, s->desc.count, s->tmp_elems, s->phase1_steps,
         s->n_steps - s->phase1_steps, s->flags & RG_SCHED_ZERO_COPY ? ", zero copy" : "");
     for (uint32_t i = 0; i < s->n_steps; i++) put_step(&o, s, i);
     return o.len;

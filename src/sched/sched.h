@@ -1,9 +1,19 @@
 /* sched.h: schedules inside the library: building, proving, printing, the table of algorithms, and the choice.
- * Everything here is pure: no I/O, no clock; memory only from malloc/realloc/free in schedule.c and verify.c. */
+ * Everything here is pure: no I/O, no clock; memory only from malloc/realloc/free in schedule.c, desc.c and verify*.c.
+ */
 #ifndef RG_SCHED_H
 #define RG_SCHED_H
 
 #include "regroup_algorithm.h"
+
+/* What a description means for one rank. rg_desc_elems(): how many elements a buffer reaches to (0 for TMP, whose size
+ * the schedule has). rg_desc_has(): whether this rank has the buffer at all: IN of a broadcast or scatter is the
+ * root's, OUT of a reduce or gather too, and of P2P each side has one. rg_desc_ok(): 0 for a description that cannot be
+ * built. rg_desc_copy() gives d arrays of its own, in *block, which the caller frees; 0 without memory. */
+uint64_t rg_desc_elems(const rg_coll_desc_t *d, rg_buf_t buf);
+int rg_desc_has(const rg_coll_desc_t *d, rg_buf_t buf);
+int rg_desc_ok(const rg_coll_desc_t *d);
+int rg_desc_copy(rg_coll_desc_t *d, void **block);
 
 /* Builds alg's schedule for d and seals it (DONE barrier when d->rule_l). On success *out is the caller's; free it
  * with rg_sched_free(). */
@@ -31,8 +41,26 @@ extern const rg_algorithm_t *const rg_algorithms[];
 const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *m, const char *forced,
                                       uint32_t chunk_bytes, char *text, size_t cap);
 
-/* The model used for a view: from its size, the cores of this host class and whether all members share one host
- * (both agreed in the view, so equal on all members). */
-void rg_cost_model(rg_cost_model_t *m, uint32_t size, uint32_t cores, int one_host);
+/* What a view says about its links, equal on all members. Kinds of links: [0] inside a host, [1] inside a site, up to
+ * [levels], the others (as in the topology; levels 0: one kind). latency is one way, in seconds, bandwidth in bytes per
+ * second; 0: not measured, and the constants of select.c hold. */
+typedef struct rg_net_summary {
+    uint32_t size;     /* members */
+    uint32_t per_host; /* of them on the fullest host */
+    uint32_t cores;    /* of the smallest host; 0: not known */
+    uint32_t levels;   /* of the topology: 0 to RG_LEVELS_MAX */
+    uint32_t shm;      /* 1: the members of a host talk through shared memory */
+    struct {
+        uint32_t present; /* there is such a link */
+        double latency, bandwidth;
+    } link[RG_LEVELS_MAX + 1];
+} rg_net_summary_t;
+
+/* The model used for a view. Pure, so that all members have the same. */
+void rg_cost_model(rg_cost_model_t *m, const rg_net_summary_t *net);
+
+/* The summary of a view about which nothing was measured: of `size` members with `cores`, on one host or each on its
+ * own. */
+rg_net_summary_t rg_net_plain(uint32_t size, uint32_t cores, int one_host);
 
 #endif

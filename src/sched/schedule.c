@@ -83,7 +83,12 @@ static int grow(rg_schedule_t *s, void **array, uint32_t *cap, uint64_t need, si
 
 static int span_ok(const rg_schedule_t *s, rg_span_t x) {
     if (x.off > UINT64_MAX - x.len) return 0;
-    return x.buf == RG_BUF_TMP || x.off + x.len <= s->desc.count;
+    return x.len == 0 || x.buf == RG_BUF_TMP || x.off + x.len <= s->elems[x.buf];
+}
+
+/* Whether a step looks at this rank's input, which a gate may have to make ready first. */
+static int reads_in(const rg_step_t *x) {
+    return (x->a.buf == RG_BUF_IN && x->a.len != 0) || (x->b.buf == RG_BUF_IN && x->b.len != 0);
 }
 
 static void use_tmp(rg_schedule_t *s, rg_span_t x) {
@@ -93,12 +98,12 @@ static void use_tmp(rg_schedule_t *s, rg_span_t x) {
 /* Appends `step`, which has everything but its dependencies, and gives its index. */
 static uint32_t append(rg_schedule_t *s, const rg_step_t *step, const uint32_t *deps, uint32_t n_deps) {
     if (s->error != RG_OK) return RG_NO_STEP;
-    if (n_deps > RG_MAX_DEPS || !span_ok(s, step->dst) || !span_ok(s, step->a) || !span_ok(s, step->b)) {
+    if (n_deps >= RG_MAX_DEPS || !span_ok(s, step->dst) || !span_ok(s, step->a) || !span_ok(s, step->b)) {
         s->error = RG_ERR_INVALID;
         return RG_NO_STEP;
     }
     if (!grow(s, (void **)&s->steps, &s->cap_steps, (uint64_t)s->n_steps + 1, sizeof *s->steps) ||
-        !grow(s, (void **)&s->deps, &s->cap_deps, (uint64_t)s->n_deps + n_deps, sizeof *s->deps))
+        !grow(s, (void **)&s->deps, &s->cap_deps, (uint64_t)s->n_deps + n_deps + 1, sizeof *s->deps))
         return RG_NO_STEP;
     rg_step_t *x = &s->steps[s->n_steps];
     *x = *step;
@@ -111,6 +116,7 @@ static uint32_t append(rg_schedule_t *s, const rg_step_t *step, const uint32_t *
         }
         s->deps[s->n_deps++] = deps[i];
     }
+    if (s->gate != RG_NO_STEP && reads_in(step)) s->deps[s->n_deps++] = s->gate;
     x->n_deps = (uint16_t)(s->n_deps - x->first_dep);
     use_tmp(s, x->dst);
     use_tmp(s, x->a);
@@ -259,35 +265,73 @@ void rg_sched_free(rg_schedule_t *s) {
     free(s->deps);
     free(s->send_ord);
     free(s->recv_ord);
+    free(s->copies);
     free(s);
 }
 
 /* Alone there is nobody to talk to, whatever the algorithm. */
 static rg_status_t build_alone(rg_schedule_t *s, const rg_coll_desc_t *d) {
-    if (d->kind != RG_KIND_BARRIER && d->count != 0)
-        rg_sched_copy(s, rg_span(RG_BUF_OUT, 0, d->count), rg_span(RG_BUF_IN, 0, d->count),
-                      d->kind == RG_KIND_ALL_REDUCE ? RG_STEP_FINAL : 0, NULL, 0);
+    rg_span_t in = rg_span(RG_BUF_IN, 0, d->count), out = rg_span(RG_BUF_OUT, 0, d->count);
+    switch (d->kind) {
+    case RG_KIND_BARRIER: in.len = out.len = 0; break;
+    case RG_KIND_ALL_GATHER:
+    case RG_KIND_GATHER:
+        out = rg_seg(d, RG_BUF_OUT, 0);
+        in.len = out.len;
+        break;
+    case RG_KIND_REDUCE_SCATTER:
+    case RG_KIND_SCATTER:
+        in = rg_seg(d, RG_BUF_IN, 0);
+        out.len = in.len;
+        break;
+    case RG_KIND_ALL_TO_ALL:
+        in = rg_seg_in(d, 0);
+        out = rg_seg(d, RG_BUF_OUT, 0);
+        if (in.len != out.len) return RG_ERR_INVALID;
+        break;
+    default: break;
+    }
+    if (in.len != 0) rg_sched_copy(s, out, in, rg_kind_reduces(d->kind) ? RG_STEP_FINAL : 0, NULL, 0);
     s->flags |= RG_SCHED_ZERO_COPY;
     return RG_OK;
 }
 
-static int desc_ok(const rg_algorithm_t *alg, const rg_coll_desc_t *d) {
-    return d->kind == alg->kind && d->size > 0 && d->rank < d->size &&
-           (d->kind != RG_KIND_BROADCAST || d->root < d->size) && d->chunk > 0 &&
-           (alg->applies == NULL || alg->applies(d));
+/* The weights go round before anything else: an all-gather of one 8-byte element from each rank, in as few rounds as
+ * the DONE barrier takes. After the round of a stride a rank has what `stride * radix` ranks from itself upwards gave.
+ * What wraps around the end of AUX goes in two messages. (Bruck et al. 1997.) */
+static void exchange_aux(rg_schedule_t *s) {
+    uint32_t n = s->desc.size, r = s->desc.rank, radix = n < 2 ? 2 : radix_for(n), n_got = 0;
+    uint32_t *got = rg_sched_scratch(s, 2 * (size_t)n + 2);
+    for (uint64_t stride = 1; got != NULL && stride < n; stride *= radix) {
+        uint32_t before = n_got;
+        for (uint32_t i = 1; i < radix && i * stride < n; i++) {
+            uint32_t far = (uint32_t)(i * stride), len = n - far < stride ? n - far : (uint32_t)stride;
+            uint32_t to = (r + n - far) % n, from = (r + far) % n;
+            uint32_t mine = r + len > n ? n - r : len, theirs = from + len > n ? n - from : len;
+            rg_sched_send(s, to, rg_span(RG_BUF_AUX, r, mine), got, before);
+            if (mine < len) rg_sched_send(s, to, rg_span(RG_BUF_AUX, 0, len - mine), got, before);
+            got[n_got++] = rg_sched_recv(s, from, rg_span(RG_BUF_AUX, from, theirs), 0, NULL, 0);
+            if (theirs < len) got[n_got++] = rg_sched_recv(s, from, rg_span(RG_BUF_AUX, 0, len - theirs), 0, NULL, 0);
+        }
+    }
+    rg_step_t step = { .kind = RG_STEP_PREPARE };
+    s->gate = append(s, &step, got, n_got);
 }
 
 rg_status_t rg_sched_build(const rg_algorithm_t *alg, const rg_coll_desc_t *d, rg_schedule_t **out) {
     *out = NULL;
-    if (!desc_ok(alg, d)) return RG_ERR_INVALID;
+    if (d->kind != alg->kind || !rg_desc_ok(d) || (alg->applies != NULL && !alg->applies(d))) return RG_ERR_INVALID;
     rg_schedule_t *s = calloc(1, sizeof *s);
     if (s == NULL) return RG_ERR_NOMEM;
+    rg_status_t status = RG_ERR_NOMEM;
     s->desc = *d;
+    s->gate = RG_NO_STEP;
     s->send_ord = calloc(d->size, sizeof *s->send_ord);
     s->recv_ord = calloc(d->size, sizeof *s->recv_ord);
-    rg_status_t status = RG_ERR_NOMEM;
-    if (s->send_ord == NULL || s->recv_ord == NULL) goto failed;
-    status = d->size == 1 ? build_alone(s, d) : alg->build(s, d);
+    if (s->send_ord == NULL || s->recv_ord == NULL || !rg_desc_copy(&s->desc, &s->copies)) goto failed;
+    for (int b = 0; b < RG_BUFS; b++) s->elems[b] = rg_desc_elems(&s->desc, (rg_buf_t)b);
+    if (d->prepare) exchange_aux(s);
+    status = d->size == 1 ? build_alone(s, &s->desc) : alg->build(s, &s->desc);
     if (status == RG_OK) status = s->error;
     if (status != RG_OK) goto failed;
     rg_sched_seal(s);

@@ -17,6 +17,9 @@
 /* A byte through the loopback device: both copies and the protocol. It is work of the processor, so processes that
  * share a core share it (the `sharing` factor). */
 #define BETA_HOST 0.35e-9
+/* The same through shared memory: no system call, and one copy or none. */
+#define ALPHA_SHM 0.5e-6
+#define BETA_SHM 0.07e-9
 /* Between hosts: a switched network of 10 GB/s with a round trip of some 50 us. */
 #define ALPHA_NET 25e-6
 #define BETA_NET 0.1e-9
@@ -32,12 +35,30 @@
 /* What a piece is when an algorithm has no preference. */
 #define CHUNK_DEFAULT 131072u
 
-void rg_cost_model(rg_cost_model_t *m, uint32_t size, uint32_t cores, int one_host) {
-    double sharing = one_host && cores != 0 && size > cores ? (double)size / cores : 1;
-    m->alpha = one_host ? ALPHA_HOST + (sharing > 1 ? ALPHA_SWITCH : 0) : ALPHA_NET;
-    m->beta = one_host ? BETA_HOST : BETA_NET;
-    m->gamma = GAMMA;
-    m->sharing = sharing;
+rg_net_summary_t rg_net_plain(uint32_t size, uint32_t cores, int one_host) {
+    rg_net_summary_t net = { .size = size, .cores = cores, .per_host = one_host ? size : 1, .levels = 1 };
+    net.link[one_host ? 0 : 1].present = 1;
+    return net;
+}
+
+/* Links between hosts are alike in what is not measured. */
+void rg_cost_model(rg_cost_model_t *m, const rg_net_summary_t *net) {
+    uint32_t levels = net->levels <= RG_LEVELS_MAX ? net->levels : RG_LEVELS_MAX, slowest = 0;
+    int crowded = net->cores != 0 && net->per_host > net->cores;
+    *m = (rg_cost_model_t){ .gamma = GAMMA, .sharing = crowded ? (double)net->per_host / net->cores : 1 };
+    for (uint32_t l = 0; l <= levels; l++) {
+        int host = l == 0 && levels != 0;
+        double alpha = !host ? ALPHA_NET : net->shm ? ALPHA_SHM : ALPHA_HOST;
+        double beta = !host ? BETA_NET : net->shm ? BETA_SHM : BETA_HOST;
+        if (net->link[l].latency > 0) alpha = net->link[l].latency;
+        if (net->link[l].bandwidth > 0) beta = 1 / net->link[l].bandwidth;
+        if (host && crowded) alpha += ALPHA_SWITCH;
+        m->level[l].alpha = alpha;
+        m->level[l].beta = beta;
+        if (net->link[l].present) slowest = l;
+    }
+    m->alpha = m->level[slowest].alpha;
+    m->beta = m->level[slowest].beta;
 }
 
 double rg_cost(const rg_cost_model_t *m, double hops, double messages, double bytes, double reduced) {
@@ -48,8 +69,6 @@ double rg_cost(const rg_cost_model_t *m, double hops, double messages, double by
 }
 
 /* ---- The caller's choice --------------------------------------------------------------------------------------- */
-
-static const char *const kind_names[RG_KIND_COUNT] = { "all_reduce", "broadcast", "barrier" };
 
 typedef struct text {
     char *buf;
@@ -76,7 +95,7 @@ static void say_names(text_t *t, rg_kind_t kind) {
 
 static void say_all(text_t *t) {
     for (int k = 0; k < RG_KIND_COUNT; k++) {
-        say(t, "%s%s: ", k == 0 ? "" : "; ", kind_names[k]);
+        say(t, "%s%s: ", k == 0 ? "" : "; ", rg_kind_name((rg_kind_t)k));
         say_names(t, (rg_kind_t)k);
     }
 }
@@ -109,10 +128,10 @@ static int parse_item(const char *item, size_t len, rg_kind_t kind, const rg_alg
     }
     size_t left = (size_t)(eq - item), right = len - left - 1;
     for (int k = 0; k < RG_KIND_COUNT; k++) {
-        if (!same(kind_names[k], item, left)) continue;
+        if (!same(rg_kind_name((rg_kind_t)k), item, left)) continue;
         const rg_algorithm_t *a = find(k, eq + 1, right);
         if (a == NULL) {
-            say(t, "algorithm: %s has no '%.*s'; it has ", kind_names[k], (int)right, eq + 1);
+            say(t, "algorithm: %s has no '%.*s'; it has ", rg_kind_name((rg_kind_t)k), (int)right, eq + 1);
             say_names(t, (rg_kind_t)k);
             return 0;
         }
@@ -166,7 +185,7 @@ const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *
         say(&t,
             "algorithm: %s=%s was asked for, but it cannot do %llu elements of %u bytes on %u members%s; ask for "
             "another of ",
-            kind_names[d->kind], best->name, (unsigned long long)d->count, d->elem_size, d->size,
+            rg_kind_name(d->kind), best->name, (unsigned long long)d->count, d->elem_size, d->size,
             d->rank_order ? " in rank order" : "");
         say_names(&t, d->kind);
         say(&t, ", or for none");

@@ -17,7 +17,8 @@
 /* Words of the table of "has been consumed before", which is made for so many messages at a time. */
 #define BLOCK_WORDS 8u
 
-static const char *const kind_names[] = { "send", "recv", "recv_reduce", "reduce", "copy" };
+static const char *const kind_names[] = { "send", "recv", "recv_reduce", "reduce", "copy", "prepare" };
+#define KINDS (sizeof kind_names / sizeof *kind_names)
 
 int rg_proof_fail(rg_proof_t *p, uint32_t g, const char *fmt, ...) {
     if (p->status != RG_OK) return 0;
@@ -25,7 +26,7 @@ int rg_proof_fail(rg_proof_t *p, uint32_t g, const char *fmt, ...) {
     int len = 0;
     if (g != NOBODY)
         len = snprintf(p->text, p->cap, "%srank %" PRIu32 " step %" PRIu32 " (%s): ", p->in_place ? "in place: " : "",
-                       p->owner[g], g - p->base[p->owner[g]], kind_names[proof_step(p, g)->kind % 5]);
+                       p->owner[g], g - p->base[p->owner[g]], kind_names[proof_step(p, g)->kind % KINDS]);
     if (len < 0 || (size_t)len >= p->cap) return 0;
     va_list ap;
     va_start(ap, fmt);
@@ -46,11 +47,13 @@ int rg_proof_nomem(rg_proof_t *p) {
 
 static int span_form(rg_proof_t *p, uint32_t g, const char *which, rg_span_t x) {
     const rg_schedule_t *s = p->s[p->owner[g]];
-    if (x.buf > RG_BUF_TMP) return rg_proof_fail(p, g, "malformed: %s names no buffer", which);
-    uint64_t size = x.buf == RG_BUF_TMP ? s->tmp_elems : s->desc.count;
+    if (x.buf >= RG_BUFS) return rg_proof_fail(p, g, "malformed: %s names no buffer", which);
+    uint64_t size = x.buf == RG_BUF_TMP ? s->tmp_elems : rg_desc_elems(&s->desc, x.buf);
     if (x.len != 0 && (x.off > size || x.len > size - x.off))
         return rg_proof_fail(p, g, "out of bounds: %s is [%" PRIu64 "+%" PRIu64 "] of %" PRIu64, which, x.off, x.len,
                              size);
+    if (x.buf == RG_BUF_AUX && proof_step(p, g)->kind > RG_STEP_RECV)
+        return rg_proof_fail(p, g, "malformed: weights are only sent and received");
     return 1;
 }
 
@@ -62,16 +65,34 @@ static int partial_overlap(rg_span_t x, rg_span_t y) {
 static int operand_form(rg_proof_t *p, uint32_t g, rg_span_t dst, rg_span_t x) {
     if (!span_form(p, g, "an operand", x)) return 0;
     if (x.len != dst.len) return rg_proof_fail(p, g, "malformed: spans of %" PRIu64 " and %" PRIu64, dst.len, x.len);
-    int one = (x.buf == RG_BUF_TMP) == (dst.buf == RG_BUF_TMP) && (x.buf == dst.buf || p->in_place);
-    if (one && partial_overlap(dst, x)) return rg_proof_fail(p, g, "race: the step overlaps itself");
+    dst = proof_place(p, p->owner[g], dst);
+    x = proof_place(p, p->owner[g], x);
+    if (x.buf == dst.buf && partial_overlap(dst, x)) return rg_proof_fail(p, g, "race: the step overlaps itself");
     return 1;
 }
+
+static int flags_form(rg_proof_t *p, uint32_t g) {
+    const rg_step_t *x = proof_step(p, g);
+    const rg_schedule_t *s = p->s[p->owner[g]];
+    if (((x->flags & RG_STEP_PHASE2) != 0) != (g - p->base[p->owner[g]] >= s->phase1_steps))
+        return rg_proof_fail(p, g, "malformed: flag of phase 2 on the wrong side of the barrier's start");
+    if (x->kind == RG_STEP_RECV && (x->flags & RG_STEP_FINAL))
+        return rg_proof_fail(p, g, "malformed: a plain receive makes nothing final");
+    if ((x->flags & RG_STEP_FINAL) && x->dst.buf == RG_BUF_TMP)
+        return rg_proof_fail(p, g, "malformed: a final value belongs in OUT");
+    if (x->kind == RG_STEP_PREPARE && (!s->desc.prepare || x->dst.len != 0 || x->a.len != 0 || x->b.len != 0))
+        return rg_proof_fail(p, g, "malformed: nothing is to be prepared, or more than IN");
+    return 1;
+}
+
+/* Whether values pass unchanged from TMP to OUT: where the kind reduces, only the final value may, and is rounded. */
+static int plain_copies(const rg_coll_desc_t *d) { return !rg_kind_reduces(d->kind) && d->acc_size == d->elem_size; }
 
 static int step_form(rg_proof_t *p, uint32_t g) {
     const rg_step_t *x = proof_step(p, g);
     const rg_schedule_t *s = p->s[p->owner[g]];
     uint32_t id = g - p->base[p->owner[g]];
-    if (x->kind > RG_STEP_COPY) return rg_proof_fail(p, g, "malformed: no such kind of step");
+    if (x->kind > RG_STEP_PREPARE) return rg_proof_fail(p, g, "malformed: no such kind of step");
     if (x->first_dep > s->n_deps || x->n_deps > s->n_deps - x->first_dep)
         return rg_proof_fail(p, g, "malformed: dependencies out of bounds");
     for (uint32_t i = 0; i < x->n_deps; i++)
@@ -79,20 +100,32 @@ static int step_form(rg_proof_t *p, uint32_t g) {
             return rg_proof_fail(p, g, "malformed: depends on a step that is not earlier");
     if (x->kind <= RG_STEP_RECV_REDUCE && (x->peer >= p->n || x->peer == p->owner[g]))
         return rg_proof_fail(p, g, "out of bounds: peer %" PRIu32 " of %" PRIu32, x->peer, p->n);
-    if (((x->flags & RG_STEP_PHASE2) != 0) != (id >= s->phase1_steps))
-        return rg_proof_fail(p, g, "malformed: flag of phase 2 on the wrong side of the barrier's start");
+    if (!flags_form(p, g)) return 0;
+    if (x->kind == RG_STEP_PREPARE) return 1;
     if (x->kind == RG_STEP_SEND) return span_form(p, g, "the source", x->a);
     if (!span_form(p, g, "the destination", x->dst)) return 0;
     if (x->dst.buf == RG_BUF_IN) return rg_proof_fail(p, g, "malformed: writes to IN");
-    if (x->kind == RG_STEP_RECV) {
-        if (x->flags & RG_STEP_FINAL) return rg_proof_fail(p, g, "malformed: a plain receive makes nothing final");
-        return 1;
-    }
-    if ((x->flags & RG_STEP_FINAL) && x->dst.buf == RG_BUF_TMP)
-        return rg_proof_fail(p, g, "malformed: a final value belongs in OUT");
-    if (x->kind == RG_STEP_COPY && x->a.buf == RG_BUF_TMP && !(x->flags & RG_STEP_FINAL))
+    if (x->kind == RG_STEP_RECV) return 1;
+    if (x->kind == RG_STEP_COPY && x->a.buf == RG_BUF_TMP && !(x->flags & RG_STEP_FINAL) && !plain_copies(&s->desc))
         return rg_proof_fail(p, g, "partial value in OUT: a copy from TMP has to be final");
     return operand_form(p, g, x->dst, x->a) && (x->kind != RG_STEP_REDUCE || operand_form(p, g, x->dst, x->b));
+}
+
+/* What goes from rank r to rank q must be what q expects, where everyone says it for himself. */
+static int same_segments(rg_proof_t *p) {
+    const rg_coll_desc_t *a = &p->s[0]->desc;
+    for (uint32_t r = 0; r < p->n; r++) {
+        const rg_coll_desc_t *b = &p->s[r]->desc;
+        for (uint32_t q = 0; q < p->n; q++) {
+            uint64_t want = a->kind == RG_KIND_ALL_TO_ALL ? rg_seg_in(&p->s[q]->desc, r).len : rg_seg_len(a, q);
+            if (rg_seg_len(b, q) != want)
+                return rg_proof_fail(p, NOBODY,
+                                     "malformed: rank %" PRIu32 " expects %" PRIu64 " elements in segment %" PRIu32
+                                     " and not %" PRIu64,
+                                     r, rg_seg_len(b, q), q, want);
+        }
+    }
+    return 1;
 }
 
 static int same_operation(rg_proof_t *p) {
@@ -102,13 +135,24 @@ static int same_operation(rg_proof_t *p) {
         if (b->rank != r || b->size != p->n)
             return rg_proof_fail(
                 p, NOBODY, "malformed: schedule %" PRIu32 " is not that of rank %" PRIu32 " of %" PRIu32, r, r, p->n);
-        if (a->kind != b->kind || a->root != b->root || a->count != b->count || a->elem_size != b->elem_size ||
-            a->rule_l != b->rule_l)
+        if (a->kind != b->kind || (rg_kind_rooted(a->kind) && a->root != b->root) || a->elem_size != b->elem_size ||
+            (a->count != b->count && a->kind != RG_KIND_ALL_TO_ALL) || a->rule_l != b->rule_l ||
+            a->prepare != b->prepare || !rg_desc_ok(b))
             return rg_proof_fail(p, NOBODY, "malformed: ranks 0 and %" PRIu32 " describe different operations", r);
         if (p->s[r]->n_steps > STEPS_MAX || p->s[r]->phase1_steps > p->s[r]->n_steps)
             return rg_proof_fail(p, NOBODY, "malformed: rank %" PRIu32 " has more steps than can be proved", r);
     }
-    return 1;
+    return !rg_kind_segmented(a->kind) || same_segments(p);
+}
+
+/* Which buffers a rank has, and how they lie when IN and OUT are one memory. */
+static rg_sight_t sight_of(const rg_coll_desc_t *d) {
+    rg_sight_t v = { rg_desc_has(d, RG_BUF_IN), rg_desc_has(d, RG_BUF_OUT), 0, 0, 0 };
+    v.one = v.has_in && v.has_out && d->kind != RG_KIND_ALL_TO_ALL && d->kind != RG_KIND_P2P;
+    uint64_t mine = rg_kind_segmented(d->kind) ? rg_seg(d, RG_BUF_IN, d->rank).off : 0;
+    if (d->kind == RG_KIND_ALL_GATHER || d->kind == RG_KIND_GATHER) v.shift_in = mine;
+    if (d->kind == RG_KIND_REDUCE_SCATTER || d->kind == RG_KIND_SCATTER) v.shift_out = mine;
+    return v;
 }
 
 /* ---- Messages ------------------------------------------------------------------------------------------------ */
@@ -134,9 +178,12 @@ static int pair_up(rg_proof_t *p, uint32_t send, uint32_t recv) {
         return rg_proof_fail(
             p, recv, "unmatched message: %" PRIu64 " elements come from rank %" PRIu32 ", %" PRIu64 " are expected",
             a->a.len, p->owner[send], b->dst.len);
+    if (a->a.len != 0 && (a->a.buf == RG_BUF_AUX) != (b->dst.buf == RG_BUF_AUX))
+        return rg_proof_fail(p, recv, "unmatched message: weights on one side, and elements on the other");
     int acc = a->a.buf == RG_BUF_TMP;
     int expected = b->kind == RG_STEP_RECV ? b->dst.buf == RG_BUF_TMP : (b->flags & RG_STEP_WIRE_ACC) != 0;
-    if (a->a.len != 0 && acc != expected)
+    const rg_coll_desc_t *d = &p->s[0]->desc;
+    if (a->a.len != 0 && acc != expected && (rg_kind_reduces(d->kind) || d->acc_size != d->elem_size))
         return rg_proof_fail(p, recv, "unmatched message: rank %" PRIu32 " sends %s elements", p->owner[send],
                              acc ? "partial" : "raw");
     p->mate[send] = recv;
@@ -321,10 +368,11 @@ static int access_cmp(const void *a, const void *b) {
     return x->step < y->step ? -1 : x->step > y->step;
 }
 
-static uint32_t add_access(const rg_proof_t *p, access_t *v, uint32_t n, rg_span_t x, uint32_t step, uint32_t write) {
+static uint32_t add_access(const rg_proof_t *p, const rg_schedule_t *s, access_t *v, uint32_t n, rg_span_t x,
+                           uint32_t step, uint32_t write) {
     if (x.len == 0) return n;
-    uint32_t mem = x.buf == RG_BUF_OUT && p->in_place ? RG_BUF_IN : x.buf;
-    v[n] = (access_t){ x.off, x.off + x.len, mem, step, write };
+    x = proof_place(p, s->desc.rank, x);
+    v[n] = (access_t){ x.off, x.off + x.len, x.buf, step, write };
     return n + 1;
 }
 
@@ -332,13 +380,15 @@ static uint32_t list_accesses(const rg_proof_t *p, const rg_schedule_t *s, acces
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_steps; i++) {
         const rg_step_t *x = &s->steps[i];
-        /* In place such a copy touches nothing. */
-        if (x->kind == RG_STEP_COPY && p->in_place && x->a.buf == RG_BUF_IN && x->dst.buf == RG_BUF_OUT &&
-            x->a.off == x->dst.off)
+        if (proof_idle(p, s->desc.rank, x)) continue;
+        if (x->kind == RG_STEP_PREPARE) {
+            n = add_access(p, s, v, n, rg_span(RG_BUF_AUX, 0, s->desc.size), i, 0);
+            n = add_access(p, s, v, n, rg_span(RG_BUF_IN, 0, rg_desc_elems(&s->desc, RG_BUF_IN)), i, 1);
             continue;
-        if (x->kind != RG_STEP_RECV) n = add_access(p, v, n, x->a, i, 0);
-        if (x->kind == RG_STEP_REDUCE) n = add_access(p, v, n, x->b, i, 0);
-        if (x->kind != RG_STEP_SEND) n = add_access(p, v, n, x->dst, i, 1);
+        }
+        if (x->kind != RG_STEP_RECV) n = add_access(p, s, v, n, x->a, i, 0);
+        if (x->kind == RG_STEP_REDUCE) n = add_access(p, s, v, n, x->b, i, 0);
+        if (x->kind != RG_STEP_SEND) n = add_access(p, s, v, n, x->dst, i, 1);
     }
     return n;
 }
@@ -368,7 +418,9 @@ static int check_pair(rg_proof_t *p, uint32_t r, const before_t *b, const access
         return rg_proof_fail(p, base + y->step,
                              "race: nothing orders it after step %" PRIu32 " (%s), which %s the same bytes of %s",
                              x->step, kind_names[p->s[r]->steps[x->step].kind], x->write ? "writes" : "reads",
-                             x->mem == RG_BUF_TMP ? "TMP" : "IN or OUT");
+                             x->mem == RG_BUF_TMP   ? "TMP"
+                             : x->mem == RG_BUF_AUX ? "AUX"
+                                                    : "IN or OUT");
     if ((p->s[r]->flags & RG_SCHED_ZERO_COPY) && y->write && p->s[r]->steps[x->step].kind == RG_STEP_SEND)
         return add_query(p, q, p->mate[base + x->step], base + y->step);
     return 1;
@@ -543,8 +595,10 @@ static int zero_copy_form(rg_proof_t *p) {
 
 static int prove(rg_proof_t *p) {
     if (!same_operation(p)) return 0;
-    for (uint32_t r = 0; r < p->n; r++)
+    for (uint32_t r = 0; r < p->n; r++) {
+        p->sight[r] = sight_of(&p->s[r]->desc);
         for (uint32_t i = 0; i < p->s[r]->n_steps; i++) p->owner[p->base[r] + i] = r;
+    }
     for (p->in_place = 0; p->in_place < 2; p->in_place++)
         for (uint32_t g = 0; g < p->total; g++)
             if (!step_form(p, g)) return 0;
@@ -572,7 +626,8 @@ rg_status_t rg_sched_verify(rg_schedule_t *const *s, uint32_t n, char *text, siz
     p.owner = malloc((total + 1) * sizeof *p.owner);
     p.mate = malloc((total + 1) * sizeof *p.mate);
     p.order = malloc((total + 1) * sizeof *p.order);
-    if (p.base == NULL || p.owner == NULL || p.mate == NULL || p.order == NULL) {
+    p.sight = malloc(n * sizeof *p.sight);
+    if (p.sight == NULL || p.base == NULL || p.owner == NULL || p.mate == NULL || p.order == NULL) {
         rg_proof_nomem(&p);
     } else {
         memset(p.mate, 0xff, (total + 1) * sizeof *p.mate);
@@ -584,5 +639,6 @@ rg_status_t rg_sched_verify(rg_schedule_t *const *s, uint32_t n, char *text, siz
     free(p.owner);
     free(p.mate);
     free(p.order);
+    free(p.sight);
     return p.status;
 }

@@ -7,15 +7,23 @@
 
 #define NOBODY UINT32_MAX
 
+/* What rank r's buffers are. In place, where both exist, IN and OUT are parts of one memory: an element of each is at
+ * its own offset plus the shift. */
+typedef struct rg_sight {
+    int has_in, has_out, one;
+    uint64_t shift_in, shift_out;
+} rg_sight_t;
+
 /* One proof. Steps of all ranks are numbered through: step i of rank r is base[r] + i. */
 typedef struct rg_proof {
     rg_schedule_t *const *s;
     uint32_t n, total;
-    uint32_t *base;  /* n + 1 */
-    uint32_t *owner; /* rank of a step */
-    uint32_t *mate;  /* the other end of a message, else NOBODY */
-    uint32_t *order; /* all steps, each after what it depends on and what it receives */
-    int in_place;    /* IN and OUT are one memory in this pass */
+    uint32_t *base;    /* n + 1 */
+    uint32_t *owner;   /* rank of a step */
+    uint32_t *mate;    /* the other end of a message, else NOBODY */
+    uint32_t *order;   /* all steps, each after what it depends on and what it receives */
+    rg_sight_t *sight; /* by rank */
+    int in_place;      /* IN and OUT are one memory in this pass */
     char *text;
     size_t cap;
     rg_status_t status;
@@ -24,6 +32,21 @@ typedef struct rg_proof {
 static inline const rg_step_t *proof_step(const rg_proof_t *p, uint32_t g) {
     uint32_t r = p->owner[g];
     return &p->s[r]->steps[g - p->base[r]];
+}
+
+/* Where a span of rank r's is, in a memory that is told by a number: in place OUT is seen as IN. */
+static inline rg_span_t proof_place(const rg_proof_t *p, uint32_t r, rg_span_t x) {
+    const rg_sight_t *v = &p->sight[r];
+    if (!p->in_place || !v->one || x.buf > RG_BUF_OUT) return x;
+    x.off += x.buf == RG_BUF_IN ? v->shift_in : v->shift_out;
+    x.buf = RG_BUF_IN;
+    return x;
+}
+
+/* A copy from IN to OUT that is from and to one place: in place it touches nothing. */
+static inline int proof_idle(const rg_proof_t *p, uint32_t r, const rg_step_t *x) {
+    return x->kind == RG_STEP_COPY && x->a.buf == RG_BUF_IN && x->dst.buf == RG_BUF_OUT && p->in_place &&
+           p->sight[r].one && proof_place(p, r, x->a).off == proof_place(p, r, x->dst).off;
 }
 
 /* Records the first thing that is wrong, says at which step (NOBODY: at none), and returns 0. */

@@ -36,11 +36,21 @@ typedef struct segs {
     size_t n, cap;
 } segs_t;
 
+/* Ranges of a rank's buffers, by offset: what it put in, and what it has to get. elem and expr say what that is; expr
+ * is a rank, whose leaf has its number, or NOBODY for the value of all. */
+typedef struct wants {
+    seg_t *in, *out;
+    uint32_t n_in, n_out;
+    uint64_t total;
+} wants_t;
+
 typedef struct run {
     rg_proof_t *p;
     exprs_t e;
-    segs_t *in, *out, *tmp; /* by rank */
-    segs_t x, y, z;         /* operands and result of the step at hand */
+    segs_t *buf[RG_BUFS]; /* by rank */
+    uint64_t *written;    /* by rank: elements of OUT so far */
+    wants_t *wants;       /* by rank: what OUT has to become, and what IN was */
+    segs_t x, y, z;       /* operands and result of the step at hand */
 } run_t;
 
 static uint32_t hash_of(node_t x) {
@@ -147,7 +157,7 @@ static size_t segs_find(const segs_t *s, uint64_t off) {
 
 /* Copies what lies in [off, off+len) to `to`, with offsets from 0. Says where the first hole is, or returns 1. */
 static int segs_read(rg_proof_t *p, uint32_t g, const segs_t *s, rg_span_t span, segs_t *to) {
-    static const char *const names[] = { "IN", "OUT", "TMP" };
+    static const char *const names[] = { "IN", "OUT", "TMP", "AUX" };
     uint64_t at = span.off, end = span.off + span.len;
     to->n = 0;
     for (size_t i = segs_find(s, at); at < end; i++) {
@@ -197,9 +207,7 @@ static int segs_write(rg_proof_t *p, segs_t *s, uint64_t off, uint64_t len, cons
 /* ---- Steps ------------------------------------------------------------------------------------------------------ */
 
 /* In place IN is overwritten along with OUT; reading it then gives the final value, which no fold accepts. */
-static const segs_t *buffer(const run_t *x, uint32_t r, rg_buf_t buf) {
-    return buf == RG_BUF_IN ? &x->in[r] : buf == RG_BUF_OUT ? &x->out[r] : &x->tmp[r];
-}
+static const segs_t *buffer(const run_t *x, uint32_t r, rg_buf_t buf) { return &x->buf[buf][r]; }
 
 static uint32_t fold(run_t *x, uint32_t g, uint32_t a, uint32_t b) {
     exprs_t *e = &x->e;
@@ -251,39 +259,90 @@ static int finalise(run_t *x, uint32_t g) {
     return 1;
 }
 
-/* What may be written to OUT: the whole value, in its place, once. */
-static int check_out(run_t *x, uint32_t g, uint64_t off) {
-    const rg_coll_desc_t *d = &x->p->s[0]->desc;
-    uint32_t r = x->p->owner[g];
-    for (size_t i = 0; i < x->z.n; i++) {
-        const seg_t *s = &x->z.v[i];
-        const node_t *v = &x->e.v[s->expr];
-        if (d->kind == RG_KIND_BROADCAST) {
-            if (v->what != LEAF || v->a != d->root)
-                return rg_proof_fail(x->p, g, "wrong result: OUT[%" PRIu64 "] is not what the root put in",
-                                     off + s->off);
-        } else if (v->what != FINAL) {
-            return rg_proof_fail(x->p, g, "partial value in OUT[%" PRIu64 "]: it is not marked final", off + s->off);
-        } else if (missing(&x->e, s->expr, d->size) != NOBODY) {
-            return rg_proof_fail(x->p, g, "partial value in OUT[%" PRIu64 "]: rank %" PRIu32 " is missing",
-                                 off + s->off, missing(&x->e, s->expr, d->size));
-        }
-        if (s->elem != off + s->off)
-            return rg_proof_fail(x->p, g, "wrong result: element %" PRIu64 " in the place of element %" PRIu64, s->elem,
-                                 off + s->off);
-        size_t at = segs_find(&x->out[r], off + s->off);
-        if (at < x->out[r].n && x->out[r].v[at].off < off + s->off + s->len)
-            return rg_proof_fail(x->p, g, "wrong result: OUT[%" PRIu64 "] is written twice", x->out[r].v[at].off);
+/* What OUT[off] of rank r has to become: the range around it, or NULL where there is none. */
+static const seg_t *wanted(const run_t *x, uint32_t r, uint64_t off) {
+    const wants_t *w = &x->wants[r];
+    uint32_t lo = 0, hi = w->n_out;
+    while (lo < hi) {
+        uint32_t mid = (lo + hi) / 2;
+        if (w->out[mid].off + w->out[mid].len > off) hi = mid;
+        else lo = mid + 1;
     }
+    return lo < w->n_out && w->out[lo].off <= off ? &w->out[lo] : NULL;
+}
+
+/* One range of one value, within one range of what is wanted. */
+static int check_range(run_t *x, uint32_t g, const seg_t *s, uint64_t off, const seg_t *want) {
+    const rg_coll_desc_t *d = &x->p->s[0]->desc;
+    const node_t *v = &x->e.v[s->expr];
+    if (want->expr != NOBODY) {
+        if (v->what != LEAF || v->a != want->expr)
+            return rg_proof_fail(x->p, g, "wrong result: OUT[%" PRIu64 "] is not what %s %" PRIu32 " put in", off,
+                                 rg_kind_rooted(d->kind) && d->kind != RG_KIND_GATHER ? "the root" : "rank",
+                                 want->expr);
+    } else if (v->what != FINAL) {
+        return rg_proof_fail(x->p, g, "partial value in OUT[%" PRIu64 "]: it is not marked final", off);
+    } else if (missing(&x->e, s->expr, d->size) != NOBODY) {
+        return rg_proof_fail(x->p, g, "partial value in OUT[%" PRIu64 "]: rank %" PRIu32 " is missing", off,
+                             missing(&x->e, s->expr, d->size));
+    }
+    uint64_t elem = want->elem + (off - want->off);
+    if (s->elem != elem)
+        return rg_proof_fail(x->p, g, "wrong result: element %" PRIu64 " in the place of element %" PRIu64, s->elem,
+                             elem);
     return 1;
+}
+
+/* What may be written to OUT: the whole value, in its place, once. */
+static int check_out(run_t *x, uint32_t g, rg_span_t dst) {
+    uint32_t r = x->p->owner[g];
+    size_t i = 0;
+    for (uint64_t at = 0; at < dst.len;) {
+        const seg_t *s = &x->z.v[i], *want = wanted(x, r, dst.off + at);
+        if (want == NULL)
+            return rg_proof_fail(x->p, g, "wrong result: OUT[%" PRIu64 "] is written, which is no part of the result",
+                                 dst.off + at);
+        uint64_t end = s->off + s->len, most = want->off + want->len - dst.off;
+        seg_t part = { at, 0, s->elem + (at - s->off), s->expr };
+        if (!check_range(x, g, &part, dst.off + at, want)) return 0;
+        at = end < most ? end : most;
+        i += at == end;
+    }
+    const segs_t *out = &x->buf[RG_BUF_OUT][r];
+    size_t at = segs_find(out, dst.off);
+    if (at < out->n && out->v[at].off < dst.off + dst.len)
+        return rg_proof_fail(x->p, g, "wrong result: OUT[%" PRIu64 "] is written twice",
+                             out->v[at].off > dst.off ? out->v[at].off : dst.off);
+    x->written[r] += dst.len;
+    return 1;
+}
+
+/* In place, what IN is where OUT was written: x->z, as far as the two meet. */
+static int store_in(run_t *x, uint32_t r, rg_span_t dst) {
+    const rg_sight_t *v = &x->p->sight[r];
+    uint64_t size = rg_desc_elems(&x->p->s[r]->desc, RG_BUF_IN);
+    uint64_t from = dst.off + v->shift_out, to = from + dst.len;
+    uint64_t low = v->shift_in, high = v->shift_in + size;
+    uint64_t first = from > low ? from : low, last = to < high ? to : high;
+    if (first >= last) return 1;
+    x->x.n = 0;
+    for (size_t i = 0; i < x->z.n; i++) {
+        seg_t s = x->z.v[i];
+        uint64_t at = from + s.off, end = at + s.len, skip = at < first ? first - at : 0;
+        if (end > last) end = last;
+        if (at + skip >= end) continue;
+        seg_t part = { at + skip - first, end - at - skip, s.elem + skip, s.expr };
+        if (!segs_add(x->p, &x->x, part)) return 0;
+    }
+    return segs_write(x->p, &x->buf[RG_BUF_IN][r], first - low, last - first, &x->x);
 }
 
 static int store(run_t *x, uint32_t g, rg_span_t dst) {
     uint32_t r = x->p->owner[g];
     if (dst.len == 0) return 1;
-    if (dst.buf == RG_BUF_TMP) return segs_write(x->p, &x->tmp[r], dst.off, dst.len, &x->z);
-    if (!check_out(x, g, dst.off) || !segs_write(x->p, &x->out[r], dst.off, dst.len, &x->z)) return 0;
-    return !x->p->in_place || segs_write(x->p, &x->in[r], dst.off, dst.len, &x->z);
+    if (dst.buf == RG_BUF_OUT && !check_out(x, g, dst)) return 0;
+    if (!segs_write(x->p, &x->buf[dst.buf][r], dst.off, dst.len, &x->z)) return 0;
+    return dst.buf != RG_BUF_OUT || !x->p->in_place || !x->p->sight[r].one || store_in(x, r, dst);
 }
 
 static int copy_ranges(run_t *x, const segs_t *from) {
@@ -294,11 +353,32 @@ static int copy_ranges(run_t *x, const segs_t *from) {
     return 1;
 }
 
+/* What this rank put in. */
+static int load_in(run_t *x, uint32_t r) {
+    const wants_t *w = &x->wants[r];
+    for (uint32_t i = 0; i < w->n_in; i++)
+        if (!segs_add(x->p, &x->buf[RG_BUF_IN][r], w->in[i])) return 0;
+    return 1;
+}
+
+/* Everybody's weight has to be here, each in its place; then this rank's input becomes readable. */
+static int prepare(run_t *x, uint32_t g) {
+    rg_proof_t *p = x->p;
+    uint32_t r = p->owner[g];
+    if (!segs_read(p, g, &x->buf[RG_BUF_AUX][r], rg_span(RG_BUF_AUX, 0, p->n), &x->x)) return 0;
+    for (size_t i = 0; i < x->x.n; i++)
+        if (x->x.v[i].len != 1 || x->e.v[x->x.v[i].expr].a != x->x.v[i].off)
+            return rg_proof_fail(p, g, "wrong result: AUX[%" PRIu64 "] is the weight of another rank", x->x.v[i].off);
+    if (x->buf[RG_BUF_IN][r].n != 0) return rg_proof_fail(p, g, "wrong result: the input is prepared twice");
+    return load_in(x, r);
+}
+
 static int run_step(run_t *x, uint32_t g) {
     rg_proof_t *p = x->p;
     const rg_step_t *st = proof_step(p, g);
     uint32_t r = p->owner[g];
     if (st->kind == RG_STEP_SEND) return 1; /* done by the receive, which p->order has right behind it */
+    if (st->kind == RG_STEP_PREPARE) return prepare(x, g);
     int ok = 1;
     if (st->kind == RG_STEP_RECV || st->kind == RG_STEP_RECV_REDUCE) {
         uint32_t from = p->mate[g];
@@ -328,43 +408,148 @@ static int in_rank_order(const exprs_t *e, uint32_t id, uint32_t n) {
     return v->what == LEAF && v->a == 0;
 }
 
+/* All of OUT was written, and what was written was right; so what is left is the order of the operands. */
+static int check_complete(run_t *x, uint32_t r) {
+    const wants_t *w = &x->wants[r];
+    if (x->written[r] == w->total) return 1;
+    for (uint32_t i = 0; i < w->n_out; i++)
+        for (uint64_t at = w->out[i].off, end = at + w->out[i].len; at < end;) {
+            const segs_t *out = &x->buf[RG_BUF_OUT][r];
+            size_t k = segs_find(out, at);
+            if (k >= out->n || out->v[k].off > at)
+                return rg_proof_fail(x->p, NOBODY, "wrong result: rank %" PRIu32 " ends without OUT[%" PRIu64 "]", r,
+                                     at);
+            at = out->v[k].off + out->v[k].len;
+        }
+    return rg_proof_fail(x->p, NOBODY, "wrong result: rank %" PRIu32 " has more than the result", r);
+}
+
+/* All ranks combine an element in the same way, or their bits may differ. */
+static int check_same(run_t *x, uint32_t r) {
+    rg_span_t all = rg_span(RG_BUF_OUT, 0, x->p->s[0]->desc.count);
+    segs_t *mine = r == 0 ? &x->x : &x->y;
+    if (!segs_read(x->p, NOBODY, &x->buf[RG_BUF_OUT][r], all, mine)) return 0;
+    for (size_t i = 0; r != 0 && (i < mine->n || i < x->x.n); i++)
+        if (i >= mine->n || i >= x->x.n || mine->v[i].expr != x->x.v[i].expr || mine->v[i].off != x->x.v[i].off)
+            return rg_proof_fail(x->p, NOBODY,
+                                 "wrong result: ranks 0 and %" PRIu32 " combine OUT[%" PRIu64
+                                 "] in different orders, so their bits may differ",
+                                 r, i < mine->n ? mine->v[i].off : x->x.v[i].off);
+    return 1;
+}
+
 static int check_result(run_t *x) {
     rg_proof_t *p = x->p;
     const rg_coll_desc_t *d = &p->s[0]->desc;
-    rg_span_t all = rg_span(RG_BUF_OUT, 0, d->kind == RG_KIND_BARRIER ? 0 : d->count);
     for (uint32_t r = 0; r < p->n; r++) {
-        uint64_t at = 0;
-        for (size_t i = 0; i < x->out[r].n && x->out[r].v[i].off == at; i++) at += x->out[r].v[i].len;
-        if (at < all.len)
-            return rg_proof_fail(p, NOBODY, "wrong result: rank %" PRIu32 " ends without OUT[%" PRIu64 "]", r, at);
-        segs_t *mine = r == 0 ? &x->x : &x->y;
-        if (!segs_read(p, NOBODY, &x->out[r], all, mine)) return 0;
-        for (size_t i = 0; r != 0 && (i < mine->n || i < x->x.n); i++)
-            if (i >= mine->n || i >= x->x.n || mine->v[i].expr != x->x.v[i].expr || mine->v[i].off != x->x.v[i].off)
-                return rg_proof_fail(p, NOBODY,
-                                     "wrong result: ranks 0 and %" PRIu32 " combine OUT[%" PRIu64
-                                     "] in different orders, so "
-                                     "their bits may differ",
-                                     r, i < mine->n ? mine->v[i].off : x->x.v[i].off);
+        const segs_t *mine = &x->buf[RG_BUF_OUT][r];
+        if (!check_complete(x, r) || (d->kind == RG_KIND_ALL_REDUCE && !check_same(x, r))) return 0;
+        if (!d->rank_order || !rg_kind_reduces(d->kind) || (r != 0 && d->kind == RG_KIND_ALL_REDUCE)) continue;
+        for (size_t i = 0; i < mine->n; i++)
+            if (!in_rank_order(&x->e, mine->v[i].expr, p->n))
+                return rg_proof_fail(p, NOBODY, "wrong result: OUT[%" PRIu64 "] is not combined in rank order",
+                                     mine->v[i].off);
     }
-    for (size_t i = 0; d->rank_order && d->kind == RG_KIND_ALL_REDUCE && i < x->x.n; i++)
-        if (!in_rank_order(&x->e, x->x.v[i].expr, p->n))
-            return rg_proof_fail(p, NOBODY, "wrong result: OUT[%" PRIu64 "] is not combined in rank order",
-                                 x->x.v[i].off);
+    return 1;
+}
+
+/* ---- What is there and what is wanted --------------------------------------------------------------------------- */
+
+/* An element is known by its place among all elements that its rank put in, segments one after the other, wherever they
+ * lie; where all ranks put in or get the same segments these places are those of the whole. */
+static uint64_t place_of(const rg_coll_desc_t *d, uint32_t rank, int in) {
+    const uint64_t *lens = in ? d->in_lens : d->lens;
+    uint64_t at = 0;
+    if (lens == NULL) return d->count * rank;
+    for (uint32_t i = 0; i < rank; i++) at += lens[i];
+    return at;
+}
+
+static int seg_cmp(const void *a, const void *b) {
+    const seg_t *x = a, *y = b;
+    return x->off < y->off ? -1 : x->off > y->off;
+}
+
+/* Sorts the ranges of one buffer and drops the empty ones. */
+static int tidy(rg_proof_t *p, uint32_t r, seg_t *v, uint32_t *n) {
+    uint32_t k = 0;
+    int sorted = 1;
+    for (uint32_t i = 0; i < *n; i++)
+        if (v[i].len != 0) {
+            sorted &= k == 0 || v[k - 1].off <= v[i].off;
+            v[k++] = v[i];
+        }
+    *n = k;
+    if (!sorted) qsort(v, k, sizeof *v, seg_cmp);
+    for (uint32_t i = 1; i < k; i++)
+        if (v[i].off < v[i - 1].off + v[i - 1].len)
+            return rg_proof_fail(p, NOBODY, "malformed: segments of rank %" PRIu32 " overlap", r);
+    return 1;
+}
+
+/* All segments of a buffer, for a rank that has it. from: the rank whose values they hold, or NOBODY: segment j holds
+ * what rank j put in. */
+static uint32_t all_segments(const run_t *x, uint32_t r, rg_buf_t buf, uint32_t from, seg_t *v) {
+    const rg_coll_desc_t *d = &x->p->s[r]->desc;
+    int exchange = d->kind == RG_KIND_ALL_TO_ALL;
+    uint64_t at = 0;
+    for (uint32_t j = 0; j < d->size; j++) {
+        rg_span_t seg = exchange && buf == RG_BUF_IN ? rg_seg_in(d, j) : rg_seg(d, buf, j);
+        uint64_t elem = exchange && buf == RG_BUF_OUT ? place_of(&x->p->s[j]->desc, r, 1) : at;
+        v[j] = (seg_t){ seg.off, seg.len, elem, from == NOBODY ? j : from };
+        at += seg.len;
+    }
+    return d->size;
+}
+
+static int list_wants(run_t *x, uint32_t r) {
+    const rg_coll_desc_t *d = &x->p->s[r]->desc;
+    const rg_sight_t *sight = &x->p->sight[r];
+    wants_t *w = &x->wants[r];
+    uint32_t many = rg_kind_segmented(d->kind) ? d->size : 1, whole = rg_kind_reduces(d->kind) ? NOBODY : d->root;
+    w->in = malloc(many * sizeof *w->in);
+    w->out = malloc(many * sizeof *w->out);
+    if (w->in == NULL || w->out == NULL) return rg_proof_nomem(x->p);
+    uint64_t in = rg_desc_elems(d, RG_BUF_IN), out = rg_desc_elems(d, RG_BUF_OUT);
+    uint64_t mine = rg_kind_segmented(d->kind) ? place_of(d, r, 0) : 0;
+    if (d->kind == RG_KIND_P2P) whole = 0;
+    /* One range, as most have it; then the buffers that have a segment for every rank. */
+    w->in[0] = (seg_t){ 0, in, mine, r };
+    w->out[0] = (seg_t){ 0, out, mine, whole };
+    w->n_in = w->n_out = 1;
+    switch (d->kind) {
+    case RG_KIND_REDUCE_SCATTER:
+    case RG_KIND_SCATTER: w->n_in = all_segments(x, r, RG_BUF_IN, r, w->in); break;
+    case RG_KIND_ALL_GATHER:
+    case RG_KIND_GATHER: w->n_out = all_segments(x, r, RG_BUF_OUT, NOBODY, w->out); break;
+    case RG_KIND_ALL_TO_ALL:
+        w->n_in = all_segments(x, r, RG_BUF_IN, r, w->in);
+        w->n_out = all_segments(x, r, RG_BUF_OUT, NOBODY, w->out);
+        break;
+    default: break;
+    }
+    if (!sight->has_in) w->n_in = 0;
+    if (!sight->has_out) w->n_out = 0;
+    if (!tidy(x->p, r, w->in, &w->n_in) || !tidy(x->p, r, w->out, &w->n_out)) return 0;
+    for (uint32_t i = 0; i < w->n_out; i++) w->total += w->out[i].len;
     return 1;
 }
 
 static int begin(run_t *x) {
     rg_proof_t *p = x->p;
     x->e.words = ((size_t)p->n + 63) / 64;
-    x->in = calloc(p->n, sizeof *x->in);
-    x->out = calloc(p->n, sizeof *x->out);
-    x->tmp = calloc(p->n, sizeof *x->tmp);
-    if (x->in == NULL || x->out == NULL || x->tmp == NULL) return rg_proof_nomem(p);
+    for (int b = 0; b < RG_BUFS; b++)
+        if ((x->buf[b] = calloc(p->n, sizeof **x->buf)) == NULL) return rg_proof_nomem(p);
+    x->written = calloc(p->n, sizeof *x->written);
+    x->wants = calloc(p->n, sizeof *x->wants);
+    if (x->written == NULL || x->wants == NULL) return rg_proof_nomem(p);
+    /* These come first, so that the number of a rank is that of its leaf. */
+    for (uint32_t r = 0; r < p->n; r++)
+        if (intern(&x->e, (node_t){ LEAF, r, 0 }) != r) return rg_proof_nomem(p);
     for (uint32_t r = 0; r < p->n; r++) {
-        seg_t all = { 0, p->s[r]->desc.count, 0, intern(&x->e, (node_t){ LEAF, r, 0 }) };
-        if (all.expr == NOBODY) return rg_proof_nomem(p);
-        if (all.len != 0 && !segs_add(p, &x->in[r], all)) return 0;
+        seg_t weight = { r, 1, r, r };
+        if (!list_wants(x, r)) return 0;
+        if (!(p->s[r]->desc.prepare ? segs_add(p, &x->buf[RG_BUF_AUX][r], weight) : load_in(x, r))) return 0;
     }
     return 1;
 }
@@ -374,14 +559,16 @@ int rg_proof_values(rg_proof_t *p) {
     int ok = begin(&x);
     for (uint32_t i = 0; ok && i < p->total; i++) ok = run_step(&x, p->order[i]);
     if (ok) ok = check_result(&x);
-    for (uint32_t r = 0; r < p->n; r++) {
-        if (x.in != NULL) free(x.in[r].v);
-        if (x.out != NULL) free(x.out[r].v);
-        if (x.tmp != NULL) free(x.tmp[r].v);
+    for (int b = 0; b < RG_BUFS; b++) {
+        for (uint32_t r = 0; x.buf[b] != NULL && r < p->n; r++) free(x.buf[b][r].v);
+        free(x.buf[b]);
     }
-    free(x.in);
-    free(x.out);
-    free(x.tmp);
+    for (uint32_t r = 0; x.wants != NULL && r < p->n; r++) {
+        free(x.wants[r].in);
+        free(x.wants[r].out);
+    }
+    free(x.written);
+    free(x.wants);
     free(x.x.v);
     free(x.y.v);
     free(x.z.v);

@@ -14,7 +14,8 @@ static const char *chosen(rg_kind_t kind, uint32_t size, uint64_t bytes, uint32_
     rg_cost_model_t m;
     rg_coll_desc_t d = desc(kind, size, bytes);
     d.rank_order = rank_order;
-    rg_cost_model(&m, size, cores, one_host);
+    rg_net_summary_t net = rg_net_plain(size, cores, one_host);
+    rg_cost_model(&m, &net);
     const rg_algorithm_t *a = rg_sched_select(&d, &m, forced, 0, text, sizeof text);
     if (a == NULL) return text;
     cr_assert_gt(d.chunk, 0);
@@ -65,7 +66,8 @@ Test(select, chunk__given__used_as_it_is) {
     rg_cost_model_t m;
     char text[256];
     rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 2, 1 << 20);
-    rg_cost_model(&m, 2, 2, 1);
+    rg_net_summary_t net = rg_net_plain(2, 2, 1);
+    rg_cost_model(&m, &net);
     cr_assert_not_null(rg_sched_select(&d, &m, NULL, 4096, text, sizeof text));
     cr_expect_eq(d.chunk, 1024);
     cr_assert_not_null(rg_sched_select(&d, &m, NULL, 1, text, sizeof text));
@@ -113,7 +115,8 @@ Test(select, text__too_small__cut_and_terminated) {
     rg_cost_model_t m;
     char text[16];
     rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 4, 64);
-    rg_cost_model(&m, 4, 2, 1);
+    rg_net_summary_t net = rg_net_plain(4, 2, 1);
+    rg_cost_model(&m, &net);
     memset(text, 'x', sizeof text);
     cr_expect_null(rg_sched_select(&d, &m, "circle", 0, text, sizeof text));
     cr_expect_eq(strlen(text), sizeof text - 1);
