@@ -45,8 +45,9 @@ size_t rg_dtype_size(rg_dtype_t dtype) {
 /* The list spells types in capitals; their names are the same letters, small. */
 const char *rg_dtype_name(rg_dtype_t dtype) {
     static const char *const names[RG_DTYPE_COUNT] = {
-        [RG_I8] = "i8",   [RG_U8] = "u8",   [RG_I32] = "i32",   [RG_U32] = "u32", [RG_I64] = "i64",
-        [RG_U64] = "u64", [RG_F16] = "f16", [RG_BF16] = "bf16", [RG_F32] = "f32", [RG_F64] = "f64",
+        [RG_I8] = "i8",   [RG_U8] = "u8",   [RG_I32] = "i32",       [RG_U32] = "u32",
+        [RG_I64] = "i64", [RG_U64] = "u64", [RG_F16] = "f16",       [RG_BF16] = "bf16",
+        [RG_F32] = "f32", [RG_F64] = "f64", [RG_F8E4M3] = "f8e4m3", [RG_F8E5M2] = "f8e5m2",
     };
     return (unsigned)dtype < RG_DTYPE_COUNT ? names[dtype] : "?";
 }

@@ -46,14 +46,32 @@ static double pattern_from16(uint16_t h, int mant, int bias) {
     return h & 0x8000 ? -v : v;
 }
 
+/* The 8-bit floats saturate. e5m2 is the upper half of an f16; e4m3 has no infinity. */
+static uint8_t pattern_to8(rg_dtype_t dtype, double v) {
+    double most = dtype == RG_F8E4M3 ? 448 : 57344, m = fabs(v) < most ? fabs(v) : most;
+    uint16_t h = dtype == RG_F8E4M3 ? pattern_to16(m, 3, 7) : pattern_to16(m, 2, 15);
+    return (uint8_t)((v < 0 ? 0x80 : 0) | h);
+}
+
+static double pattern_from8(rg_dtype_t dtype, uint8_t c) {
+    if (dtype == RG_F8E5M2) return pattern_from16((uint16_t)(c << 8), 10, 15);
+    int e = (c & 0x7f) >> 3, m = c & 7;
+    double v = (c & 0x7f) == 0x7f ? (double)NAN : e ? ldexp(m + 8, e - 10) : ldexp(m, -9);
+    return c & 0x80 ? -v : v;
+}
+
+static int pattern_is8(rg_dtype_t dtype) { return dtype == RG_F8E4M3 || dtype == RG_F8E5M2; }
+
 void pattern_store(rg_dtype_t dtype, void *p, double v) {
     int64_t i = (int64_t)v;
     float f = (float)v;
     uint16_t h = dtype == RG_F16 ? pattern_to16(v, 10, 15) : dtype == RG_BF16 ? pattern_to16(v, 7, 127) : 0;
+    uint8_t c = pattern_is8(dtype) ? pattern_to8(dtype, v) : 0;
     const void *from = &i; /* little-endian: the low bytes come first, and wrap as the types do */
     if (dtype == RG_F32) from = &f;
     if (dtype == RG_F64) from = &v;
     if (dtype == RG_F16 || dtype == RG_BF16) from = &h;
+    if (pattern_is8(dtype)) from = &c;
     memcpy(p, from, rg_dtype_size(dtype));
 }
 
@@ -69,6 +87,7 @@ double pattern_load(rg_dtype_t dtype, const void *p) {
         memcpy(&h, p, 2);
         return dtype == RG_F16 ? pattern_from16(h, 10, 15) : pattern_from16(h, 7, 127);
     }
+    if (pattern_is8(dtype)) return pattern_from8(dtype, *(const uint8_t *)p);
     memcpy(&i, p, size);
     int is_signed = dtype == RG_I8 || dtype == RG_I32 || dtype == RG_I64;
     if (is_signed && size < 8 && (i >> (8 * size - 1) & 1)) i -= (int64_t)1 << (8 * size);
@@ -93,6 +112,7 @@ void pattern_fill(rg_dtype_t dtype, rg_op_t op, uint32_t rank, void *buf, uint64
 /* An average of small integers may be rounded once in the last place of its type; everything else is exact. */
 static int pattern_near(rg_dtype_t dtype, rg_op_t op, double got, double want) {
     int bits = dtype == RG_F16 ? 10 : dtype == RG_BF16 ? 7 : dtype == RG_F32 ? 23 : 52;
+    if (pattern_is8(dtype)) bits = dtype == RG_F8E4M3 ? 3 : 2;
     return op == RG_AVG && fabs(got - want) <= ldexp(fabs(want), 1 - bits);
 }
 

@@ -76,9 +76,20 @@ int rg_simd_force(const char *name) {
 
 /* ---- Preparing a reduction ------------------------------------------------------------------------------------- */
 
-static int is_half(rg_dtype_t dtype) { return dtype == RG_F16 || dtype == RG_BF16; }
+/* Which of the small floats a type is; -1: none. */
+static int small_kind(rg_dtype_t dtype) {
+    switch (dtype) {
+    case RG_F16: return RG_SMALL_F16;
+    case RG_BF16: return RG_SMALL_BF16;
+    case RG_F8E4M3: return RG_SMALL_E4M3;
+    case RG_F8E5M2: return RG_SMALL_E5M2;
+    default: return -1;
+    }
+}
 
-size_t rg_acc_size(rg_dtype_t dtype) { return is_half(dtype) ? sizeof(float) : rg_dtype_size(dtype); }
+static int is_float(rg_dtype_t dtype) { return dtype == RG_F32 || dtype == RG_F64 || small_kind(dtype) >= 0; }
+
+size_t rg_acc_size(rg_dtype_t dtype) { return small_kind(dtype) >= 0 ? sizeof(float) : rg_dtype_size(dtype); }
 
 /* pre is the largest power of two not above 1/n: n values below the largest finite one, each times pre, add up to
  * less than n*pre times that, which is finite in any order of summation. post = 1/(n*pre), rounded to the type in
@@ -109,7 +120,7 @@ rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, u
     memset(r, 0, sizeof *r);
     if ((unsigned)dtype >= RG_DTYPE_COUNT || (unsigned)op >= RG_OP_COUNT || (flags & ~all) || n == 0)
         return RG_ERR_INVALID;
-    if (op == RG_AVG && !is_half(dtype) && dtype != RG_F32 && dtype != RG_F64) return RG_ERR_NOTSUP;
+    if (op == RG_AVG && !is_float(dtype)) return RG_ERR_NOTSUP;
     if (op == RG_AVG && !(flags & (RG_RED_DST_ACC | RG_RED_FINAL))) return RG_ERR_INVALID;
     *r = (rg_red_t){ .dtype = dtype, .op = op, .flags = flags, .pre = 1, .post = 1 };
     if (op == RG_AVG) avg_factors(r, n);
@@ -123,8 +134,10 @@ rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, u
     /* Multiplying a sum by 1 changes no bit, so a group of one and the later steps of others take the short way. */
     rg_op_t use = op == RG_AVG && r->x_scale == 1 && r->y_scale == 1 && r->dst_scale == 1 ? RG_SUM : op;
     const rg_kernel_table_t *t = table();
-    r->inner = is_half(dtype) ? t->half[dtype == RG_BF16][use][r->x_acc | r->y_acc << 1 | r->dst_acc << 2]
-                              : t->same[dtype][use];
+    int kind = small_kind(dtype);
+    if (kind < 0) r->inner = t->same[dtype][use];
+    else r->inner = t->small[kind][use][r->x_acc | r->y_acc << 1 | r->dst_acc << 2];
+    if (!r->inner) r->inner = rg_kernels_scalar.small[kind][use][0];
     r->run = swap ? run_swapped : r->inner;
     return RG_OK;
 }
@@ -140,10 +153,11 @@ void rg_red_copy(const rg_red_t *r, void *dst, const void *a, size_t n) {
     const rg_kernel_table_t *t = table();
     int from_acc = (r->flags & RG_RED_A_ACC) != 0, to_acc = r->dst_acc;
     double scale = from_acc ? r->dst_scale : r->pre * r->dst_scale;
-    int kind = r->dtype == RG_BF16;
+    int kind = small_kind(r->dtype);
     if (n == 0) return;
     if (!from_acc && !to_acc) scale = 1;
-    if (is_half(r->dtype) && from_acc != to_acc) (to_acc ? t->widen : t->narrow)[kind](dst, a, n, scale);
+    if (kind >= 0 && !t->widen[kind]) t = &rg_kernels_scalar;
+    if (kind >= 0 && from_acc != to_acc) (to_acc ? t->widen : t->narrow)[kind](dst, a, n, scale);
     else if (scale == 1) memmove(dst, a, n * (from_acc ? rg_acc_size(r->dtype) : rg_dtype_size(r->dtype)));
     else if (r->dtype == RG_F64) t->scale_f64(dst, a, n, scale);
     else t->scale_f32(dst, a, n, scale);

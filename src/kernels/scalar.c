@@ -3,7 +3,7 @@
  * which compiles to a move. Relies on nothing; it must not be clever. */
 #include "kernels/internal.h"
 
-#define BLOCK 256 /* halves are widened into blocks of f32 that stay in L1 */
+#define BLOCK 256 /* small floats are widened into blocks of f32 that stay in L1 */
 
 /* ---- One element ----------------------------------------------------------------------------------------------- */
 
@@ -118,7 +118,8 @@ LOOPS(double)
 AVG_LOOP(float)
 AVG_LOOP(double)
 
-/* ---- Halves ---------------------------------------------------------------------------------------------------- */
+/* ---- Small floats
+ * ---------------------------------------------------------------------------------------------------- */
 
 static inline float widen_f16(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 0x3ff;
@@ -152,13 +153,90 @@ static inline uint16_t narrow_bf16(float f) {
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-#define HALF_LOOPS(kind)                                                                                               \
+/* 8-bit floats of the OCP kind. e5m2 is the upper byte of an f16. e4m3 has bias 7, no infinity, and NaN where all the
+ * other bits are set. */
+static inline float widen_e5m2(uint8_t c) { return widen_f16((uint16_t)(c << 8)); }
+
+static inline float widen_e4m3(uint8_t c) {
+    uint32_t sign = (uint32_t)(c & 0x80) << 24, exp = c >> 3 & 15, man = c & 7;
+    if ((c & 0x7f) == 0x7f) return of_bits_float(sign | 0x7ff00000u);
+    if (exp) return of_bits_float(sign | (exp + 120) << 23 | man << 20);
+    if (!man) return of_bits_float(sign);
+    uint32_t shift = (uint32_t)__builtin_clz(man) - 28; /* brings the leading one to bit 3, where it is implied */
+    return of_bits_float(sign | (121 - shift) << 23 | (man << shift & 7) << 20);
+}
+
+/* The magnitude x (bits of an f32 below the largest finite value) in a float of `frac` fraction bits whose smallest
+ * normal number is 2^(min_exp - 127); rounded to nearest even. */
+static inline uint8_t narrow_e8(uint32_t x, uint32_t frac, uint32_t min_exp) {
+    uint32_t exp = x >> 23, drop = 23 - frac, man = x & 0x7fffff;
+    if (exp >= min_exp) { /* change the bias, add just under half; a carry into the exponent is right */
+        x -= (min_exp - 1) << 23;
+        return (uint8_t)((x + (1u << (drop - 1)) - 1 + (x >> drop & 1)) >> drop);
+    }
+    uint32_t shift = drop + min_exp - exp;
+    if (shift > 24) return 0; /* below half of the smallest */
+    man |= 0x800000;
+    uint32_t q = man >> shift, rest = man & ((1u << shift) - 1), half = 1u << (shift - 1);
+    return (uint8_t)(q + (rest > half || (rest == half && (q & 1))));
+}
+
+/* What is beyond the range becomes the largest finite value, except that an infinity stays one where there is one. */
+static inline uint8_t narrow_e5m2(float f) {
+    uint32_t u = bits_float(f), sign = u >> 24 & 0x80, x = u & 0x7fffffff;
+    if (x > 0x7f800000u) return (uint8_t)(sign | 0x7e | (x >> 21 & 1));
+    if (x == 0x7f800000u) return (uint8_t)(sign | 0x7c);
+    if (x >= 0x47600000u) return (uint8_t)(sign | 0x7b); /* 57344 */
+    return (uint8_t)(sign | narrow_e8(x, 2, 113));
+}
+
+static inline uint8_t narrow_e4m3(float f) {
+    uint32_t u = bits_float(f), sign = u >> 24 & 0x80, x = u & 0x7fffffff;
+    if (x > 0x7f800000u) return (uint8_t)(sign | 0x7f);
+    if (x >= 0x43e00000u) return (uint8_t)(sign | 0x7e); /* 448 */
+    return (uint8_t)(sign | narrow_e8(x, 3, 121));
+}
+
+/* A product for the 8-bit floats: finite factors give a finite result, so that an infinity in f32 always comes from one
+ * in the input, and a zero after an overflow does not make a NaN. */
+static inline float prod_sat(float x, float y) {
+    float p = prod_float(x, y);
+    const uint32_t inf = 0x7f800000u;
+    if ((bits_float(p) & 0x7fffffff) == inf && (bits_float(x) & 0x7fffffff) != inf &&
+        (bits_float(y) & 0x7fffffff) != inf)
+        return of_bits_float(bits_float(p) - 1);
+    return p;
+}
+
+static void k_prod_sat(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {
+    (void)r;
+    for (size_t i = 0; i < n; i++) {
+        float u, v;
+        memcpy(&u, (const char *)x + i * 4, 4);
+        memcpy(&v, (const char *)y + i * 4, 4);
+        u = prod_sat(u, v);
+        memcpy((char *)dst + i * 4, &u, 4);
+    }
+}
+
+static void k_avg_sat(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {
+    float sx = (float)r->x_scale, sy = (float)r->y_scale, sd = (float)r->dst_scale;
+    for (size_t i = 0; i < n; i++) {
+        float u, v;
+        memcpy(&u, (const char *)x + i * 4, 4);
+        memcpy(&v, (const char *)y + i * 4, 4);
+        u = prod_sat(sum_float(prod_float(u, sx), prod_float(v, sy)), sd);
+        memcpy((char *)dst + i * 4, &u, 4);
+    }
+}
+
+#define SMALL_LOOPS(kind, U, mul)                                                                                      \
     static void k_widen_##kind(void *dst, const void *src, size_t n, double scale) {                                   \
         for (size_t i = 0; i < n; i++) {                                                                               \
-            uint16_t h;                                                                                                \
-            memcpy(&h, (const char *)src + i * 2, 2);                                                                  \
+            U h;                                                                                                       \
+            memcpy(&h, (const char *)src + i * sizeof h, sizeof h);                                                    \
             float f = widen_##kind(h);                                                                                 \
-            f = scale == 1 ? f : prod_float(f, (float)scale);                                                          \
+            f = scale == 1 ? f : mul(f, (float)scale);                                                                 \
             memcpy((char *)dst + i * 4, &f, 4);                                                                        \
         }                                                                                                              \
     }                                                                                                                  \
@@ -166,21 +244,23 @@ static inline uint16_t narrow_bf16(float f) {
         for (size_t i = 0; i < n; i++) {                                                                               \
             float f;                                                                                                   \
             memcpy(&f, (const char *)src + i * 4, 4);                                                                  \
-            uint16_t h = narrow_##kind(scale == 1 ? f : prod_float(f, (float)scale));                                  \
-            memcpy((char *)dst + i * 2, &h, 2);                                                                        \
+            U h = narrow_##kind(scale == 1 ? f : mul(f, (float)scale));                                                \
+            memcpy((char *)dst + i * sizeof h, &h, sizeof h);                                                          \
         }                                                                                                              \
     }
-HALF_LOOPS(f16)
-HALF_LOOPS(bf16)
+SMALL_LOOPS(f16, uint16_t, prod_float)
+SMALL_LOOPS(bf16, uint16_t, prod_float)
+SMALL_LOOPS(e4m3, uint8_t, prod_sat)
+SMALL_LOOPS(e5m2, uint8_t, prod_sat)
 
-/* dst = x op y for halves: whatever is raw is widened into a block first; a raw result is narrowed from one. */
-static inline void half_blocks(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n, rg_scale_fn widen,
-                               rg_scale_fn narrow, rg_kernel_fn op) {
+/* dst = x op y for small floats: whatever is raw is widened into a block first; a raw result is narrowed from one. */
+static inline void small_blocks(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n, size_t raw,
+                                rg_scale_fn widen, rg_scale_fn narrow, rg_kernel_fn op) {
     float bx[BLOCK], by[BLOCK];
     for (size_t i = 0; i < n; i += BLOCK) {
         size_t m = n - i < BLOCK ? n - i : BLOCK;
-        const void *px = (const char *)x + i * (r->x_acc ? 4 : 2), *py = (const char *)y + i * (r->y_acc ? 4 : 2);
-        char *pd = (char *)dst + i * (r->dst_acc ? 4 : 2);
+        const void *px = (const char *)x + i * (r->x_acc ? 4 : raw), *py = (const char *)y + i * (r->y_acc ? 4 : raw);
+        char *pd = (char *)dst + i * (r->dst_acc ? 4 : raw);
         if (!r->x_acc) widen(bx, px, m, 1), px = bx;
         if (!r->y_acc) widen(by, py, m, 1), py = by;
         op(r, r->dst_acc ? (void *)pd : bx, px, py, m);
@@ -188,20 +268,25 @@ static inline void half_blocks(const rg_red_t *r, void *dst, const void *x, cons
     }
 }
 
-#define HALF(kind, op)                                                                                                 \
+#define SMALL(kind, op, raw, acc_op)                                                                                   \
     static void k_##op##_##kind(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {                \
-        half_blocks(r, dst, x, y, n, k_widen_##kind, k_narrow_##kind, k_##op##_float);                                 \
+        small_blocks(r, dst, x, y, n, raw, k_widen_##kind, k_narrow_##kind, acc_op);                                   \
     }
-#define HALVES(kind) HALF(kind, sum) HALF(kind, prod) HALF(kind, min) HALF(kind, max) HALF(kind, avg)
-HALVES(f16)
-HALVES(bf16)
+#define SMALLS(kind, raw, prods, avgs)                                                                                 \
+    SMALL(kind, sum, raw, k_sum_float)                                                                                 \
+    SMALL(kind, prod, raw, prods) SMALL(kind, min, raw, k_min_float) SMALL(kind, max, raw, k_max_float)                \
+        SMALL(kind, avg, raw, avgs)
+SMALLS(f16, 2, k_prod_float, k_avg_float)
+SMALLS(bf16, 2, k_prod_float, k_avg_float)
+SMALLS(e4m3, 1, k_prod_sat, k_avg_sat)
+SMALLS(e5m2, 1, k_prod_sat, k_avg_sat)
 
 /* ---- The table ------------------------------------------------------------------------------------------------- */
 
 #define ROW(T) [RG_SUM] = k_sum_##T, [RG_PROD] = k_prod_##T, [RG_MIN] = k_min_##T, [RG_MAX] = k_max_##T
 #define EIGHT(f)                                                                                                       \
     { f, f, f, f, f, f, f, f }
-#define HALF_ROW(kind)                                                                                                 \
+#define SMALL_ROW(kind)                                                                                                \
     {                                                                                                                  \
         [RG_SUM] = EIGHT(k_sum_##kind), [RG_PROD] = EIGHT(k_prod_##kind), [RG_MIN] = EIGHT(k_min_##kind),              \
         [RG_MAX] = EIGHT(k_max_##kind), [RG_AVG] = EIGHT(k_avg_##kind),                                                \
@@ -219,9 +304,12 @@ const rg_kernel_table_t rg_kernels_scalar = {
         [RG_F32] = { ROW(float), [RG_AVG] = k_avg_float },
         [RG_F64] = { ROW(double), [RG_AVG] = k_avg_double },
     },
-    .half = { [RG_HALF_F16] = HALF_ROW(f16), [RG_HALF_BF16] = HALF_ROW(bf16) },
-    .widen = { k_widen_f16, k_widen_bf16 },
-    .narrow = { k_narrow_f16, k_narrow_bf16 },
+    .small = { [RG_SMALL_F16] = SMALL_ROW(f16),
+               [RG_SMALL_BF16] = SMALL_ROW(bf16),
+               [RG_SMALL_E4M3] = SMALL_ROW(e4m3),
+               [RG_SMALL_E5M2] = SMALL_ROW(e5m2) },
+    .widen = { k_widen_f16, k_widen_bf16, k_widen_e4m3, k_widen_e5m2 },
+    .narrow = { k_narrow_f16, k_narrow_bf16, k_narrow_e4m3, k_narrow_e5m2 },
     .scale_f32 = scale_float,
     .scale_f64 = scale_double,
 };

@@ -71,12 +71,12 @@ AVG(double, VD, RG_F64, f64)
 
 INLINE VF half_load(const char *p, size_t i, int kind, int acc) {
     if (acc) return VLOAD_f32((const float *)(p + i * 4));
-    return kind == RG_HALF_F16 ? widen_f16(p + i * 2) : widen_bf16(p + i * 2);
+    return kind == RG_SMALL_F16 ? widen_f16(p + i * 2) : widen_bf16(p + i * 2);
 }
 
 INLINE void half_store(char *p, size_t i, VF v, int kind, int acc) {
     if (acc) VSTORE_f32((float *)(p + i * 4), v);
-    else if (kind == RG_HALF_F16) narrow_f16(p + i * 2, v);
+    else if (kind == RG_SMALL_F16) narrow_f16(p + i * 2, v);
     else narrow_bf16(p + i * 2, v);
 }
 
@@ -103,7 +103,7 @@ INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y
         half_store(dst, i + VE, half_op(x1, y1, op, sx, sy, sd), kind, da);
     }
     if (i < n)
-        rg_kernels_scalar.half[kind][op][combo](r, dst + i * (da ? 4 : 2), x + i * (xa ? 4 : 2), y + i * (ya ? 4 : 2),
+        rg_kernels_scalar.small[kind][op][combo](r, dst + i * (da ? 4 : 2), x + i * (xa ? 4 : 2), y + i * (ya ? 4 : 2),
                                                 n - i);
 }
 
@@ -119,8 +119,8 @@ INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y
     HALF8(k_sum_##kind, KIND, RG_SUM) HALF8(k_prod_##kind, KIND, RG_PROD) HALF8(k_min_##kind, KIND, RG_MIN)            \
     HALF8(k_max_##kind, KIND, RG_MAX) HALF8(k_avg_##kind, KIND, RG_AVG)
 /* clang-format on */
-HALVES(f16, RG_HALF_F16)
-HALVES(bf16, RG_HALF_BF16)
+HALVES(f16, RG_SMALL_F16)
+HALVES(bf16, RG_SMALL_BF16)
 
 /* The product is the written-out one: clang makes a plain product of `scale == 1 ? v : v * scale`, and that quiets a
  * signalling NaN. */
@@ -143,8 +143,8 @@ HALVES(bf16, RG_HALF_BF16)
         }                                                                                                              \
         if (i < n) rg_kernels_scalar.narrow[KIND]((char *)dst + i * 2, (const char *)src + i * 4, n - i, scale);       \
     }
-CONVERSIONS(f16, RG_HALF_F16)
-CONVERSIONS(bf16, RG_HALF_BF16)
+CONVERSIONS(f16, RG_SMALL_F16)
+CONVERSIONS(bf16, RG_SMALL_BF16)
 
 /* Past the cache: a store that does not read the line first, and does not push out what the reduction needs next. */
 TGT static void copy_stream(void *dst, const void *src, size_t n) {
@@ -188,7 +188,7 @@ const rg_kernel_table_t LEVEL = {
         [RG_F32] = { ROW(float), [RG_AVG] = k_avg_float },
         [RG_F64] = { ROW(double), [RG_AVG] = k_avg_double },
     },
-    .half = { [RG_HALF_F16] = HALF_ROW(f16), [RG_HALF_BF16] = HALF_ROW(bf16) },
+    .small = { [RG_SMALL_F16] = HALF_ROW(f16), [RG_SMALL_BF16] = HALF_ROW(bf16) },
     .widen = { k_widen_f16, k_widen_bf16 },
     .narrow = { k_narrow_f16, k_narrow_bf16 },
     .scale_f32 = scale_float,
