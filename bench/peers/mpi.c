@@ -1,19 +1,36 @@
-/* mpi.c: MPI_Allreduce for bench/peers.sh, compiled once with Open MPI and once with MPICH. It relies on mpirun and on
- * PEERS_LIBRARY for its name. It ends by _exit() after a last barrier: MPICH's finalize over UCX hangs now and then,
- * which would be measured as a failure of the comparison. */
+/* mpi.c: MPI's collectives for bench/peers.sh, compiled once with Open MPI and once with MPICH. It relies on mpirun, on
+ * PEERS_LIBRARY for its name and on PEERS_ALGORITHM for what to call the setting it runs under. Asked to, it ends by
+ * _exit() after a last barrier: MPICH's finalize over UCX hangs now and then, which would be measured as a failure of
+ * the comparison. */
 #include "timing.h"
 
 #include <mpi.h>
 
 static void meet(void) { MPI_Barrier(MPI_COMM_WORLD); }
 
-static void call(void *op, float *in, float *out, size_t count) {
+static void call(struct timing *t, void *op) {
+    int whole = (int)t->whole, segment = (int)t->segment;
+    const void *in = t->in_place ? MPI_IN_PLACE : t->in;
     (void)op;
-    MPI_Allreduce(in == out ? MPI_IN_PLACE : in, out, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    switch (t->coll) {
+    case TIMING_ALL_REDUCE: MPI_Allreduce(in, t->out, whole, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
+    case TIMING_ALL_GATHER: MPI_Allgather(in, segment, MPI_FLOAT, t->out, segment, MPI_FLOAT, MPI_COMM_WORLD); break;
+    case TIMING_REDUCE_SCATTER: /* in place: the whole input is where the result goes, to its beginning */
+        MPI_Reduce_scatter_block(in, t->in_place ? t->in : t->out, segment, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        break;
+    case TIMING_BROADCAST: MPI_Bcast(t->out, whole, MPI_FLOAT, 0, MPI_COMM_WORLD); break;
+    default: MPI_Alltoall(in, segment, MPI_FLOAT, t->out, segment, MPI_FLOAT, MPI_COMM_WORLD); break;
+    }
+}
+
+static void *prepare(struct timing *t, const char *algorithm) {
+    (void)algorithm;
+    if (t->coll == TIMING_REDUCE_SCATTER && t->in_place) t->result = t->in;
+    return NULL;
 }
 
 int main(int argc, char **argv) {
-    struct timing_op op = { "default", NULL, call, NULL };
+    struct timing_op op = { timing_env("PEERS_ALGORITHM", "default"), prepare, call, NULL };
     int rank, ranks;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -1,5 +1,6 @@
-/* regroup.c: our all-reduce for bench/peers.sh: N forked processes and a coordinator, all settings at their defaults
- * (commit, undo and heartbeats are on). It relies on the public interface only. */
+/* regroup.c: our collectives for bench/peers.sh: N forked processes and a coordinator, all settings at their defaults
+ * (commit, undo and heartbeats are on) but for what RG_... in the environment says. With PEERS_ALLOC=1 the buffers come
+ * from rg_alloc(). It relies on the public interface only. */
 #include "regroup.h"
 #include "timing.h"
 
@@ -13,17 +14,35 @@ static void meet(void) {
     if (rg_barrier(group, NULL, NULL)) timing_die("rg_barrier");
 }
 
-static void call(void *op, float *in, float *out, size_t count) {
+static void *alloc(size_t bytes) {
+    void *p = NULL;
+    rg_error_t err;
+    if (rg_alloc(bytes, &p, &err)) fprintf(stderr, "rg_alloc: %s\n", err.text);
+    return p;
+}
+
+static void call(struct timing *t, void *op) {
+    rg_status_t s;
     (void)op;
-    rg_status_t s = rg_all_reduce(group, in, out, count, RG_F32, RG_SUM, NULL, NULL);
+    switch (t->coll) {
+    case TIMING_ALL_REDUCE: s = rg_all_reduce(group, t->in, t->out, t->whole, RG_F32, RG_SUM, NULL, NULL); break;
+    case TIMING_ALL_GATHER: s = rg_all_gather(group, t->in, t->out, t->segment, RG_F32, NULL, NULL); break;
+    case TIMING_REDUCE_SCATTER:
+        s = rg_reduce_scatter(group, t->in, t->out, t->segment, RG_F32, RG_SUM, NULL, NULL);
+        break;
+    case TIMING_BROADCAST: s = rg_broadcast(group, t->out, t->whole, RG_F32, 0, NULL, NULL); break;
+    default: s = rg_all_to_all(group, t->in, t->out, t->segment, RG_F32, NULL, NULL); break;
+    }
     if (s) {
-        fprintf(stderr, "rg_all_reduce: %s\n", rg_strerror(s));
+        char text[256];
+        rg_group_errmsg(group, text, sizeof text);
+        fprintf(stderr, "regroup: %s: %s: %s\n", timing_env("PEERS_COLLECTIVE", ""), rg_strerror(s), text);
         _exit(1);
     }
 }
 
 static int member(int rank, int ranks, const char *address) {
-    struct timing t = timing_open("regroup", rank, ranks);
+    struct timing t = timing_open(timing_env("PEERS_LIBRARY", "regroup"), rank, ranks);
     struct timing_op op = { "default", NULL, call, NULL };
     rg_config_t cfg = RG_CONFIG_INIT;
     rg_error_t err;
@@ -36,6 +55,10 @@ static int member(int rank, int ranks, const char *address) {
         return 1;
     }
     t.barrier = meet;
+    if (atoi(timing_env("PEERS_ALLOC", "0"))) {
+        t.alloc = alloc;
+        t.release = rg_free_memory;
+    }
     int rc = timing_sweep(&t, &op);
     rg_group_leave(group);
     rg_group_destroy(group);
