@@ -440,6 +440,20 @@ static int run_summary(struct run *r) {
     return bad || missed || r->timed_out || r->interrupted ? TOOL_FAILED : TOOL_OK;
 }
 
+/* A fault of a peer that there will never be is a slip of the pen, better told now than at the end. */
+static int run_check_faults(const struct run *r) {
+    uint32_t peers = r->n;
+    for (uint32_t i = 0; i < r->n_faults; i++) peers += r->faults[i].kind == FAULT_JOIN;
+    if (peers > RUN_MAX_PEERS)
+        return tool_usage("run", "%u peers with those that join: at most %d", peers, RUN_MAX_PEERS);
+    for (uint32_t i = 0; i < r->n_faults; i++)
+        if (r->faults[i].kind != FAULT_JOIN && r->faults[i].slot >= peers)
+            return tool_usage("run", "--%s %u@...: there is no peer %u: -n %u and %u --join make peers 0 to %u",
+                              r->faults[i].kind == FAULT_KILL ? "kill" : "stop", r->faults[i].slot, r->faults[i].slot,
+                              r->n, peers - r->n, peers - 1);
+    return TOOL_OK;
+}
+
 static int run_options(struct run *r, int argc, char **argv, rg_coordinator_config_t *cfg) {
     enum { KILL = 256, STOP, JOIN, HEARTBEAT, MIN_SIZE, NO_PREFIX };
     static const struct option options[] = { { "peers", required_argument, NULL, 'n' },
@@ -479,7 +493,7 @@ static int run_options(struct run *r, int argc, char **argv, rg_coordinator_conf
     if (optind >= argc) return tool_usage("run", "no program: give one after --");
     r->command = argv + optind;
     if (!r->min_size) r->min_size = r->n;
-    return TOOL_OK;
+    return run_check_faults(r);
 }
 
 int tool_run(int argc, char **argv) {

@@ -39,6 +39,8 @@ ok version__printed both 0 "regroup [0-9]" version
 for c in coordinator run bench status; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
 ok run__without_a_program both 2 "no program" run -n 2
 ok run__bad_fault both 2 "not what this option takes" run -n 2 --kill 1 -- true
+ok run__fault_of_a_peer_that_is_none both 2 "there is no peer 9" run -n 2 --kill 9@1 -- true
+ok run__fault_of_a_peer_that_joins__taken both 1 "did not take place" run -n 1 --join match=never --kill 1@match=never -- true
 ok run__bad_time both 2 "not what this option takes" run -n 2 --join soon -- true
 ok bench__unknown_collective both 2 "no collective" bench all_gather
 ok bench__sizes_the_wrong_way_round both 2 "larger" bench all_reduce -b 2M -e 1M
