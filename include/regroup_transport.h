@@ -106,6 +106,13 @@ typedef struct rg_tp_config {
     void *log_user;
 } rg_tp_config_t;
 
+/* What a transport knows of a link that is up; 0: not known. */
+typedef struct rg_tp_link_info {
+    uint32_t shared;      /* 1: both ends share memory */
+    uint64_t rtt_ns;      /* least round trip seen */
+    uint64_t bytes_per_s; /* rate of what was delivered while there was enough to send */
+} rg_tp_link_info_t;
+
 #define RG_TP_ADDR_MAX 512
 #define RG_TP_ALL_LINKS UINT32_MAX
 
@@ -147,6 +154,7 @@ typedef struct rg_transport {
     void (*stats)(rg_tp_t *tp, uint32_t link, uint64_t *bytes_sent, uint64_t *bytes_received);
     int (*wake_fd)(rg_tp_t *tp); /* descriptor for epoll, readable when armed and there is work */
     void (*close)(rg_tp_t *tp);  /* drops everything and frees it; NULL is fine; never blocks */
+    void (*link_info)(rg_tp_t *tp, uint32_t link, rg_tp_link_info_t *out); /* may be NULL: nothing is known */
 } rg_transport_t;
 #define RG_TP_DONE_NOW 1
 

@@ -4,7 +4,9 @@
  * case named beside the bug must fail. Usage: conformance [-v] [subject [case]]; exit 0, 1, or 77 when everything
  * skipped. It must not rely on timing: everything waits for a condition with a deadline. */
 #include "os/os.h"
+#include "refuse.h"
 #include "regroup_transport.h"
+#include "../transports/auto.h"
 #include "../transports/simnet.h"
 
 #include <dirent.h>
@@ -785,13 +787,17 @@ static const struct {
     const rg_transport_t *t;
     const char *interface;
     uint32_t rails;
+    const rg_transport_t *near; /* of auto; NULL: what it has anyway */
 } subjects[] = {
-    { "inproc", &rg_transport_inproc, NULL, 1 },
-    { "simnet", &rg_transport_simnet, NULL, 1 },
-    { "tcp", &rg_transport_tcp, "127.0.0.1", 1 },
-    { "tcp-3-rails", &rg_transport_tcp, "127.0.0.1", 3 },
-    { "tcp-12-rails", &rg_transport_tcp, "127.0.0.1", 12 },
-    { "tcp-v6", &rg_transport_tcp, "::1", 1 },
+    { "inproc", &rg_transport_inproc, NULL, 1, NULL },
+    { "simnet", &rg_transport_simnet, NULL, 1, NULL },
+    { "tcp", &rg_transport_tcp, "127.0.0.1", 1, NULL },
+    { "tcp-3-rails", &rg_transport_tcp, "127.0.0.1", 3, NULL },
+    { "tcp-12-rails", &rg_transport_tcp, "127.0.0.1", 12, NULL },
+    { "tcp-v6", &rg_transport_tcp, "::1", 1, NULL },
+    { "auto", &rg_transport_auto, "127.0.0.1", 1, NULL },
+    { "auto-inproc", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_inproc },
+    { "auto-refused", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_refuse },
 };
 
 static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
@@ -802,6 +808,7 @@ static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
     e->conf.interface = subjects[s].interface;
     e->conf.rails = subjects[s].rails;
     e->conf.heartbeat_ms = 2000;
+    rg_auto_parts(subjects[s].near, NULL);
     if (subjects[s].t == &rg_transport_simnet) {
         e->world = rg_simnet_new(4711 + (uint64_t)c);
         rg_simnet_use(e->world);

@@ -5,6 +5,7 @@
 #include "tcp_internal.h"
 
 #include <errno.h>
+#include <linux/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -551,6 +552,21 @@ static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns) {
     return 1;
 }
 
+/* The kernel keeps the least round trip, and a rate that it does not count where the program had nothing to send. */
+static void tcp_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) {
+    link_t *l = link_at(tp, index);
+    *out = (rg_tp_link_info_t){ 0 };
+    for (uint32_t r = 0; l && l->state == LINK_UP && r < l->rails; r++) {
+        struct tcp_info info;
+        socklen_t len = sizeof info;
+        memset(&info, 0, sizeof info);
+        if (getsockopt(l->rail[r]->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) continue;
+        uint64_t rtt = info.tcpi_min_rtt ? info.tcpi_min_rtt * 1000ull : info.tcpi_rtt * 1000ull;
+        if (rtt && rtt != UINT32_MAX * 1000ull && (!out->rtt_ns || rtt < out->rtt_ns)) out->rtt_ns = rtt;
+        if (!info.tcpi_delivery_rate_app_limited) out->bytes_per_s += info.tcpi_delivery_rate;
+    }
+}
+
 static int tcp_wake_fd(rg_tp_t *tp) { return tp->epoll; }
 
 const rg_transport_t rg_transport_tcp = {
@@ -569,4 +585,5 @@ const rg_transport_t rg_transport_tcp = {
     .stats = tcp_stats,
     .wake_fd = tcp_wake_fd,
     .close = tcp_close,
+    .link_info = tcp_link_info,
 };

@@ -129,7 +129,7 @@ uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage
 
 int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[ADDRS_MAX]) {
     if (!blob || len < 2 || blob[0] != VERSION || blob[1] < 1 || blob[1] > ADDRS_MAX ||
-        len != 2u + blob[1] * BLOB_ENTRY)
+        len < 2u + blob[1] * BLOB_ENTRY) /* what is behind them is about other ways to the same peer */
         return -1;
     memset(out, 0, sizeof *out * ADDRS_MAX);
     for (int i = 0; i < blob[1]; i++) {

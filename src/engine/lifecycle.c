@@ -3,7 +3,6 @@
 #include "engine/lifecycle.h"
 #include "config.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,19 +11,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-extern const rg_transport_t rg_transport_tcp, rg_transport_inproc;
-
-/* Equal for processes that share a machine: its boot's identity, which the kernel keeps whatever the container. */
-static uint64_t host_identity(void) {
-    char buf[64] = { 0 };
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, buf, sizeof buf - 1) : -1;
-    if (fd >= 0) close(fd);
-    if (n <= 0 && gethostname(buf, sizeof buf - 1) != 0) return 0;
-    uint64_t h = 14695981039346656037ull;
-    for (const char *p = buf; *p; p++) h = (h ^ (uint8_t)*p) * 1099511628211ull;
-    return h;
-}
+extern const rg_transport_t rg_transport_auto, rg_transport_tcp, rg_transport_inproc;
+extern const rg_transport_t rg_transport_shm __attribute__((weak));
 
 static uint32_t settings_hash(const rg_config_t *c) {
     uint32_t h = 2166136261u;
@@ -57,13 +45,15 @@ static int own_name_means_loopback(const rg_group_t *g) {
 
 static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error_t *err) {
     char hint[128];
-    static const rg_transport_t *const all[] = { &rg_transport_tcp, &rg_transport_inproc };
+    static const rg_transport_t *const all[] = { &rg_transport_auto, &rg_transport_tcp, &rg_transport_shm,
+                                                 &rg_transport_inproc };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(g->cfg.transport, all[i]->name) == 0) g->tp_ops = all[i];
+        if (all[i] && strcmp(g->cfg.transport, all[i]->name) == 0) g->tp_ops = all[i];
     g->others_fill = g->tp_ops == &rg_transport_inproc;
     if (!g->tp_ops)
         return rg_fail(err, RG_ERR_NOTSUP, 0,
-                       "transport \"%s\": this build has \"tcp\", and \"inproc\" for members of one process",
+                       "transport \"%s\": expected auto (shared memory on one host, TCP between hosts), tcp, shm, or "
+                       "inproc for members that are threads of one process",
                        g->cfg.transport);
     rg_os_addr_text((const struct sockaddr *)&g->coord_addr[0], hint, sizeof hint);
     rg_tp_config_t tc = { .config = &g->cfg, .remote_hint = hint, .log = transport_log, .log_user = &g->log };
@@ -86,7 +76,8 @@ static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params
     p->max_members = RG_MEMBERS_MAX;
     snprintf(p->group, sizeof p->group, "%s", g->cfg.group);
     snprintf(p->label, sizeof p->label, "%s", g->cfg.label);
-    p->host = host_identity();
+    p->host = rg_os_host(g->cfg.host);
+    p->site = rg_os_name_hash(g->cfg.site);
     p->cores = g->cores;
     p->pid = (uint32_t)getpid();
     p->min_size = j->n ? j->n : g->cfg.min_size;

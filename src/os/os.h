@@ -10,6 +10,14 @@ uint64_t rg_os_now_ns(void);                /* CLOCK_MONOTONIC */
 rg_status_t rg_os_random(void *p, size_t n); /* getrandom, EINTR-safe */
 uint32_t rg_os_cores(void);                 /* that this process may use (affinity), at least 1 */
 
+/* A name as a number, never 0; NULL and "": 0. */
+uint64_t rg_os_name_hash(const char *name);
+/* Equal for processes on one running kernel, in whatever container; and what counts as one host: the name, if one is
+ * given, else the kernel together with the network that the process sees, because members in different network
+ * namespaces reach each other by a network only. Never 0. */
+uint64_t rg_os_machine(void);
+uint64_t rg_os_host(const char *name);
+
 /* "host:port", "[v6]:port", ":port" -> socket address. Numeric or by name; a name gives the first usable of up to max
  * addresses, IPv6 and IPv4. Returns how many were written, or a negative rg_status_t with err filled. */
 int rg_os_resolve(const char *text, struct sockaddr_storage *out, int max, rg_error_t *err);

@@ -1,0 +1,647 @@
+/* auto.c: two transports as one, chosen link by link: shared memory (the near one) where both ends prove that they
+ * share it, else TCP (the far one). Who dials decides: it tries the near way if the peer's address says that it is on
+ * this machine, and the far one when that fails. Who is dialled waits on both and takes what comes. A near link counts
+ * there only once the dialler has said over it that it stays with it (the greeting): a dialler that gave up on a link
+ * which the other end had already seen come up would otherwise look like one that died.
+ * Once a link is up everything goes to the transport that carries it. The other costs a look now and then.
+ * Relies on the tables of both, on rules T1 to T7, and on nothing else of theirs. It must not touch a payload. */
+#include "auto.h"
+#include "observe/log.h"
+#include "os/os.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+extern const rg_transport_t rg_transport_tcp;
+extern const rg_transport_t rg_transport_shm __attribute__((weak));
+
+enum { NEAR = 0, FAR = 1 };
+
+#define LOOK_NS 500000u       /* a side without links is looked at so often while the caller polls */
+#define LOOK_EVERY 64         /* polls between looks at the clock */
+#define RING_SPARE 256        /* most completions taken from a side at once */
+#define AGAIN_MAX 3           /* times that an end which is dialled waits anew for a near link */
+#define INFANT_NS 2000000000u /* a near link that ends this early without a byte is not tried again */
+#define LINKS_MAX 65536u
+#define SHUNNED 64
+
+/* The greeting: no epoch ever fences it, and no operation has such a tag. */
+#define GREETING_COOKIE (UINT64_MAX - 0x52476175u)
+static const rg_tag_t greeting = { .epoch = UINT64_MAX, .gen = UINT64_MAX, .op = 0x6f746761474eu, .ord = 0, .sig = 1 };
+
+/* An address: the far transport's own, so that members which use that one alone understand it, then the near one's, and
+ * a tail that says how long that is and on which machine. */
+#define TAIL_BYTES 14
+static const uint8_t tail_magic[4] = { 'R', 'G', '+', 1 };
+
+typedef struct waiting {
+    struct waiting *next;
+    int is_send;
+    rg_tp_send_t s;
+    rg_tp_recv_t r;
+} waiting_t;
+
+typedef enum auto_state { AUTO_FREE, AUTO_TRYING, AUTO_UP, AUTO_DOWN } auto_state_t;
+
+typedef struct auto_link {
+    auto_state_t state;
+    uint8_t via;        /* UP, DOWN after UP */
+    uint8_t open[2];    /* the side has this link number */
+    uint8_t near_up;    /* TRYING, dialled: a near link is there, its greeting is not */
+    uint8_t dial, told; /* told: why it is not the near way has been logged */
+    uint8_t again;
+    uint64_t deadline, up_at;
+    rg_tp_peer_t peer; /* addr is owned */
+    waiting_t *queue, **tail;
+    char text[256];
+} auto_link_t;
+
+typedef struct side {
+    const rg_transport_t *t;
+    rg_tp_t *tp;
+    uint32_t links; /* that it has open */
+    int owes;       /* it has something to report whatever it seems: look at the next poll */
+} side_t;
+
+struct rg_tp {
+    side_t side[2];
+    int epoll;
+    uint64_t machine;
+    auto_link_t **links;
+    uint32_t n_links;
+    rg_completion_t *ring; /* events that found no place where they arose */
+    uint32_t ring_n, ring_at, ring_cap;
+    uint32_t n_waiting; /* operations that wait for their link */
+    uint32_t polls;
+    int armed; /* the caller may have slept: look at both sides */
+    uint64_t looked_at;
+    uint8_t shunned[SHUNNED][16]; /* identities whose near link did not hold */
+    uint32_t shunned_n;
+    void (*log)(void *user, rg_log_level_t level, const char *line);
+    void *log_user;
+};
+
+static const rg_transport_t *part[2];
+
+void rg_auto_parts(const rg_transport_t *near, const rg_transport_t *far) {
+    part[NEAR] = near;
+    part[FAR] = far;
+}
+
+/* ---- Own events -------------------------------------------------------------------------------------------------- */
+
+static int ring_reserve(rg_tp_t *tp, uint32_t more) {
+    uint32_t need = tp->ring_n + tp->n_waiting + more + RING_SPARE;
+    if (need <= tp->ring_cap) return 0;
+    uint32_t cap = 2 * need;
+    rg_completion_t *bigger = realloc(tp->ring, cap * sizeof *bigger);
+    if (!bigger) return -1;
+    tp->ring = bigger;
+    tp->ring_cap = cap;
+    return 0;
+}
+
+/* There is room: for every operation that waits and for all that one poll brings (ring_reserve). */
+static rg_completion_t *ring_push(rg_tp_t *tp, rg_tp_event_t event, uint32_t link) {
+    if (tp->ring_at && tp->ring_n == tp->ring_cap) {
+        memmove(tp->ring, tp->ring + tp->ring_at, (tp->ring_n - tp->ring_at) * sizeof *tp->ring);
+        tp->ring_n -= tp->ring_at;
+        tp->ring_at = 0;
+    }
+    rg_completion_t *c = &tp->ring[tp->ring_n++];
+    *c = (rg_completion_t){ .event = event, .link = link };
+    return c;
+}
+
+static void push_failed(rg_tp_t *tp, uint32_t link, uint64_t cookie, rg_tp_status_t st) {
+    rg_completion_t *c = ring_push(tp, RG_TP_FAILED, link);
+    c->status = st;
+    c->cookie = cookie;
+}
+
+static int ring_take(rg_tp_t *tp, rg_completion_t *out, int max) {
+    int n = 0;
+    while (n < max && tp->ring_at < tp->ring_n) out[n++] = tp->ring[tp->ring_at++];
+    if (tp->ring_at == tp->ring_n) tp->ring_at = tp->ring_n = 0;
+    return n;
+}
+
+/* ---- Addresses --------------------------------------------------------------------------------------------------- */
+
+static uint32_t address_join(uint8_t *addr, uint32_t far_len, const uint8_t *near, uint32_t near_len,
+                             uint64_t machine) {
+    if (far_len + near_len + TAIL_BYTES > RG_TP_ADDR_MAX) return 0;
+    uint8_t *p = addr + far_len;
+    memcpy(p, near, near_len);
+    p += near_len;
+    for (int i = 0; i < 8; i++) *p++ = (uint8_t)(machine >> 8 * i);
+    *p++ = (uint8_t)near_len;
+    *p++ = (uint8_t)(near_len >> 8);
+    memcpy(p, tail_magic, sizeof tail_magic);
+    return far_len + near_len + TAIL_BYTES;
+}
+
+/* Gives the two parts; without a tail all of it is the far transport's. 1 when there is a near part. */
+static int address_split(const uint8_t *addr, uint32_t len, rg_tp_peer_t out[2], uint64_t *machine) {
+    out[FAR].addr = addr;
+    out[FAR].addr_len = len;
+    out[NEAR].addr_len = 0;
+    if (!addr || len < TAIL_BYTES || memcmp(addr + len - sizeof tail_magic, tail_magic, sizeof tail_magic) != 0)
+        return 0;
+    const uint8_t *p = addr + len - TAIL_BYTES;
+    uint32_t near_len = (uint32_t)p[8] | (uint32_t)p[9] << 8;
+    if (near_len == 0 || near_len > len - TAIL_BYTES) return 0;
+    *machine = 0;
+    for (int i = 0; i < 8; i++) *machine |= (uint64_t)p[i] << 8 * i;
+    out[FAR].addr_len = len - TAIL_BYTES - near_len;
+    out[NEAR].addr = addr + out[FAR].addr_len;
+    out[NEAR].addr_len = near_len;
+    return 1;
+}
+
+static int shunned(const rg_tp_t *tp, const uint8_t identity[16]) {
+    for (uint32_t i = 0; i < SHUNNED && i < tp->shunned_n; i++)
+        if (memcmp(tp->shunned[i], identity, 16) == 0) return 1;
+    return 0;
+}
+
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
+
+static void log_line(rg_tp_t *tp, rg_log_level_t level, const char *text) {
+    if (tp->log) tp->log(tp->log_user, level, text);
+}
+
+static void queue_fail(rg_tp_t *tp, uint32_t index, auto_link_t *l, uint64_t below, rg_tp_status_t st) {
+    for (waiting_t **at = &l->queue; *at;) {
+        waiting_t *w = *at;
+        if ((w->is_send ? w->s.tag.epoch : w->r.tag.epoch) >= below && st == RG_TP_FENCED) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        tp->n_waiting--;
+        push_failed(tp, index, w->is_send ? w->s.cookie : w->r.cookie, st);
+        free(w);
+    }
+    l->tail = &l->queue;
+    while (*l->tail) l->tail = &(*l->tail)->next;
+}
+
+static void auto_close(rg_tp_t *tp) {
+    if (!tp) return;
+    for (uint32_t i = 0; i < tp->n_links; i++) {
+        auto_link_t *l = tp->links[i];
+        while (l && l->queue) {
+            waiting_t *w = l->queue;
+            l->queue = w->next;
+            free(w);
+        }
+        if (l) free((void *)(uintptr_t)l->peer.addr);
+        free(l);
+    }
+    for (int i = 0; i < 2; i++)
+        if (tp->side[i].tp) tp->side[i].t->close(tp->side[i].tp);
+    if (tp->epoll >= 0) close(tp->epoll);
+    free(tp->links);
+    free(tp->ring);
+    free(tp);
+}
+
+static rg_status_t watch(rg_tp_t *tp, int i, rg_error_t *err) {
+    struct epoll_event e = { .events = EPOLLIN, .data.u32 = (uint32_t)i };
+    if (epoll_ctl(tp->epoll, EPOLL_CTL_ADD, tp->side[i].t->wake_fd(tp->side[i].tp), &e) == 0) return RG_OK;
+    return rg_fail(err, RG_ERR_SYSTEM, errno, "cannot watch transport %s", tp->side[i].t->name);
+}
+
+/* Without the near transport everything still works. */
+static void open_near(rg_tp_t *tp, const rg_tp_config_t *config, uint8_t *addr, uint32_t *addr_len) {
+    uint8_t own[RG_TP_ADDR_MAX];
+    uint32_t own_len = 0, len = 0;
+    char line[sizeof(rg_error_t) + 80];
+    rg_error_t err = { RG_OK, 0, "its address is too long" };
+    side_t *s = &tp->side[NEAR];
+    if (!s->t) return;
+    rg_status_t st = s->t->open(config, &s->tp, own, &own_len, &err);
+    if (st == RG_OK) st = watch(tp, NEAR, &err);
+    if (st == RG_OK) len = address_join(addr, *addr_len, own, own_len, tp->machine);
+    if (len) {
+        *addr_len = len;
+        return;
+    }
+    snprintf(line, sizeof line, "no shared memory, so members on this host are reached by %s: %s",
+             tp->side[FAR].t->name, err.text);
+    log_line(tp, RG_LOG_WARN, line);
+    if (s->tp) s->t->close(s->tp);
+    s->tp = NULL;
+}
+
+static rg_status_t auto_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
+                             rg_error_t *err) {
+    *out = NULL;
+    rg_tp_t *tp = calloc(1, sizeof *tp);
+    if (!tp || ring_reserve(tp, 64) != 0) {
+        free(tp);
+        return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for the transport");
+    }
+    tp->log = config->log;
+    tp->log_user = config->log_user;
+    tp->machine = rg_os_machine() ^ rg_os_name_hash(config->config->host);
+    tp->side[NEAR].t = part[NEAR] ? part[NEAR] : &rg_transport_shm;
+    tp->side[FAR].t = part[FAR] ? part[FAR] : &rg_transport_tcp;
+    tp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    rg_status_t st = tp->epoll >= 0
+                         ? RG_OK
+                         : rg_fail(err, RG_ERR_SYSTEM, errno, "cannot make an epoll descriptor: %s", strerror(errno));
+    if (st == RG_OK) st = tp->side[FAR].t->open(config, &tp->side[FAR].tp, addr, addr_len, err);
+    if (st == RG_OK) st = watch(tp, FAR, err);
+    if (st != RG_OK) {
+        auto_close(tp);
+        return st;
+    }
+    open_near(tp, config, addr, addr_len);
+    *out = tp;
+    return RG_OK;
+}
+
+static void auto_set_nonce(rg_tp_t *tp, const uint8_t nonce[16]) {
+    for (int i = 0; i < 2; i++)
+        if (tp->side[i].tp) tp->side[i].t->set_nonce(tp->side[i].tp, nonce);
+}
+
+/* ---- Choosing the way -------------------------------------------------------------------------------------------- */
+
+static auto_link_t *link_at(const rg_tp_t *tp, uint32_t index) { return index < tp->n_links ? tp->links[index] : NULL; }
+
+static void side_drop(rg_tp_t *tp, uint32_t index, auto_link_t *l, int i) {
+    if (!l->open[i]) return;
+    tp->side[i].t->drop(tp->side[i].tp, index);
+    tp->side[i].links--;
+    tp->side[i].owes = 1;
+    l->open[i] = 0;
+    if (i == NEAR) l->near_up = 0;
+}
+
+/* In thousandths of what is left of the link's time. */
+static rg_status_t side_connect(rg_tp_t *tp, uint32_t index, auto_link_t *l, int i, uint32_t part_of_1000,
+                                rg_error_t *err) {
+    rg_tp_peer_t parts[2] = { l->peer, l->peer };
+    uint64_t machine, now = rg_os_now_ns();
+    uint64_t left_ms = l->deadline > now ? (l->deadline - now + 999999) / 1000000 : 0;
+    address_split(l->peer.addr, l->peer.addr_len, parts, &machine);
+    parts[i].timeout_ms = (uint32_t)((left_ms * part_of_1000 + 999) / 1000);
+    rg_status_t st = tp->side[i].t->connect(tp->side[i].tp, index, &parts[i], err);
+    if (st != RG_OK) return st;
+    l->open[i] = 1;
+    tp->side[i].links++;
+    tp->side[i].owes = 1;
+    return RG_OK;
+}
+
+/* The near way was tried and does not lead there: one line, from the end that dials. */
+static void tell_why(rg_tp_t *tp, uint32_t index, auto_link_t *l, const char *why) {
+    char line[400];
+    if (l->told) return;
+    l->told = 1;
+    snprintf(line, sizeof line, "link %u: the peer is on this machine but %s cannot be used with it, so %s is: %s",
+             index, tp->side[NEAR].t->name, tp->side[FAR].t->name, why && *why ? why : "no reason was given");
+    log_line(tp, RG_LOG_WARN, line);
+}
+
+static void settle(rg_tp_t *tp, uint32_t index, auto_link_t *l, int i) {
+    side_drop(tp, index, l, !i);
+    l->state = AUTO_UP;
+    l->via = (uint8_t)i;
+    l->up_at = rg_os_now_ns();
+    side_t *s = &tp->side[i];
+    while (l->queue) {
+        waiting_t *w = l->queue;
+        l->queue = w->next;
+        tp->n_waiting--;
+        int rc = w->is_send ? s->t->send(s->tp, index, &w->s) : s->t->recv(s->tp, index, &w->r);
+        if (rc == RG_TP_DONE_NOW)
+            ring_push(tp, w->is_send ? RG_TP_SENT : RG_TP_RECEIVED, index)->cookie =
+                w->is_send ? w->s.cookie : w->r.cookie;
+        else if (rc < 0) push_failed(tp, index, w->is_send ? w->s.cookie : w->r.cookie, RG_TP_BROKEN);
+        free(w);
+    }
+    l->tail = &l->queue;
+    s->owes = 1;
+}
+
+static void give_up(rg_tp_t *tp, uint32_t index, auto_link_t *l, const char *text) {
+    if (text != l->text) snprintf(l->text, sizeof l->text, "%s", text ? text : "");
+    side_drop(tp, index, l, NEAR);
+    side_drop(tp, index, l, FAR);
+    l->state = AUTO_DOWN;
+    queue_fail(tp, index, l, 0, RG_TP_GONE);
+}
+
+/* One way has failed before the link was up. 1 when that was the last one: it is down, for the reason in l->text. */
+static int side_failed(rg_tp_t *tp, uint32_t index, auto_link_t *l, int i, const char *text) {
+    rg_error_t err = { RG_OK, 0, "" };
+    uint64_t now = rg_os_now_ns();
+    snprintf(l->text, sizeof l->text, "%s", text ? text : "");
+    side_drop(tp, index, l, i);
+    if (l->dial && i == NEAR) {
+        tell_why(tp, index, l, l->text);
+        if (now < l->deadline && side_connect(tp, index, l, FAR, 1000, &err) == RG_OK) return 0;
+        if (err.text[0]) snprintf(l->text, sizeof l->text, "%.255s", err.text);
+    } else if (!l->dial && i == NEAR) {
+        if (now < l->deadline && l->again++ < AGAIN_MAX) side_connect(tp, index, l, NEAR, 1000, &err);
+        if (l->open[FAR]) return 0;
+    } else if (!l->dial && l->near_up) {
+        return 0;
+    }
+    give_up(tp, index, l, l->text);
+    return 1;
+}
+
+static auto_link_t *link_new(rg_tp_t *tp, uint32_t index) {
+    if (index >= tp->n_links) {
+        uint32_t n = tp->n_links ? tp->n_links : 8;
+        while (n <= index) n *= 2;
+        auto_link_t **more = realloc(tp->links, n * sizeof *more);
+        if (!more) return NULL;
+        memset(more + tp->n_links, 0, (n - tp->n_links) * sizeof *more);
+        tp->links = more;
+        tp->n_links = n;
+    }
+    if (!tp->links[index]) tp->links[index] = calloc(1, sizeof(auto_link_t));
+    return tp->links[index];
+}
+
+static void link_forget(auto_link_t *l) {
+    free((void *)(uintptr_t)l->peer.addr);
+    memset(l, 0, sizeof *l);
+    l->tail = &l->queue;
+}
+
+static rg_status_t try_ways(rg_tp_t *tp, uint32_t index, auto_link_t *l, rg_error_t *err) {
+    rg_tp_peer_t parts[2];
+    rg_error_t near_err = { RG_OK, 0, "" };
+    uint64_t machine = 0;
+    int known = address_split(l->peer.addr, l->peer.addr_len, parts, &machine);
+    int close_by = tp->side[NEAR].tp && known && machine == tp->machine;
+    if (!l->dial) {
+        rg_status_t st = side_connect(tp, index, l, FAR, 1000, err);
+        if (st == RG_OK && close_by) (void)side_connect(tp, index, l, NEAR, 1000, &near_err);
+        return st;
+    }
+    if (close_by && shunned(tp, l->peer.identity)) tell_why(tp, index, l, "a link to it did not hold");
+    else if (close_by) {
+        /* Some of the time is kept for the far way, should the near one not even fail. */
+        if (side_connect(tp, index, l, NEAR, 750, &near_err) == RG_OK) return RG_OK;
+        tell_why(tp, index, l, near_err.text);
+    }
+    return side_connect(tp, index, l, FAR, 1000, err);
+}
+
+static rg_status_t auto_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *peer, rg_error_t *err) {
+    if (index >= LINKS_MAX)
+        return rg_fail(err, RG_ERR_RESOURCE, 0, "link number %u is above the limit of %u", index, LINKS_MAX - 1);
+    auto_link_t *l = link_at(tp, index);
+    if (l && l->state != AUTO_FREE) return rg_fail(err, RG_ERR_INVALID, 0, "link %u is in use; drop it first", index);
+    l = link_new(tp, index);
+    uint8_t *addr = malloc(peer->addr_len + 1);
+    if (!l || !addr || ring_reserve(tp, 4) != 0) {
+        free(addr);
+        return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a link");
+    }
+    link_forget(l);
+    l->peer = *peer;
+    if (peer->addr_len) memcpy(addr, peer->addr, peer->addr_len);
+    l->peer.addr = addr;
+    l->dial = peer->dial != 0;
+    l->deadline = rg_os_now_ns() + peer->timeout_ms * 1000000ull;
+    l->state = AUTO_TRYING;
+    rg_status_t st = try_ways(tp, index, l, err);
+    if (st != RG_OK) link_forget(l);
+    return st;
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+static int keep_or_refuse(rg_tp_t *tp, uint32_t index, auto_link_t *l, const rg_tp_send_t *s, const rg_tp_recv_t *r) {
+    uint64_t cookie = s ? s->cookie : r->cookie;
+    if (ring_reserve(tp, 1) != 0) return RG_ERR_NOMEM;
+    if (!l || l->state != AUTO_TRYING) {
+        push_failed(tp, index, cookie, RG_TP_GONE);
+        return RG_OK;
+    }
+    waiting_t *w = calloc(1, sizeof *w);
+    if (!w) return RG_ERR_NOMEM;
+    tp->n_waiting++;
+    w->is_send = s != NULL;
+    if (s) w->s = *s;
+    else w->r = *r;
+    *l->tail = w;
+    l->tail = &w->next;
+    return RG_OK;
+}
+
+static int auto_send(rg_tp_t *tp, uint32_t index, const rg_tp_send_t *s) {
+    auto_link_t *l = link_at(tp, index);
+    if (!l || l->state != AUTO_UP) return keep_or_refuse(tp, index, l, s, NULL);
+    return tp->side[l->via].t->send(tp->side[l->via].tp, index, s);
+}
+
+static int auto_recv(rg_tp_t *tp, uint32_t index, const rg_tp_recv_t *r) {
+    auto_link_t *l = link_at(tp, index);
+    if (!l || l->state != AUTO_UP) return keep_or_refuse(tp, index, l, NULL, r);
+    return tp->side[l->via].t->recv(tp->side[l->via].tp, index, r);
+}
+
+static void auto_note(rg_tp_t *tp, uint32_t index, uint64_t note, int flush) {
+    for (int i = 0; i < 2; i++)
+        if (tp->side[i].tp) tp->side[i].t->note(tp->side[i].tp, index, note, flush);
+}
+
+static void auto_fence(rg_tp_t *tp, uint64_t epoch) {
+    for (int i = 0; i < 2; i++)
+        if (tp->side[i].tp) {
+            tp->side[i].t->fence(tp->side[i].tp, epoch);
+            tp->side[i].owes = 1;
+        }
+    for (uint32_t k = 0; k < tp->n_links; k++)
+        if (tp->links[k] && tp->links[k]->queue) queue_fail(tp, k, tp->links[k], epoch, RG_TP_FENCED);
+}
+
+static void auto_drop(rg_tp_t *tp, uint32_t index) {
+    auto_link_t *l = link_at(tp, index);
+    if (!l || l->state == AUTO_FREE) return;
+    side_drop(tp, index, l, NEAR);
+    side_drop(tp, index, l, FAR);
+    queue_fail(tp, index, l, 0, RG_TP_GONE);
+    link_forget(l);
+}
+
+static void auto_stats(rg_tp_t *tp, uint32_t index, uint64_t *sent, uint64_t *received) {
+    *sent = *received = 0;
+    for (int i = 0; i < 2; i++) {
+        uint64_t s = 0, r = 0;
+        auto_link_t *l = link_at(tp, index);
+        if (!tp->side[i].tp || (index != RG_TP_ALL_LINKS && !(l && l->open[i]))) continue;
+        tp->side[i].t->stats(tp->side[i].tp, index, &s, &r);
+        *sent += s;
+        *received += r;
+    }
+}
+
+static void auto_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) {
+    auto_link_t *l = link_at(tp, index);
+    *out = (rg_tp_link_info_t){ 0 };
+    if (l && l->state == AUTO_UP && tp->side[l->via].t->link_info)
+        tp->side[l->via].t->link_info(tp->side[l->via].tp, index, out);
+}
+
+/* ---- The round --------------------------------------------------------------------------------------------------- */
+
+typedef enum verdict { SWALLOW, KEEP, KEEP_BEHIND_UP } verdict_t;
+
+static verdict_t turn_down(auto_link_t *l, rg_completion_t *c) {
+    *c = (rg_completion_t){ .event = RG_TP_LINK_DOWN, .link = c->link, .text = l->text };
+    return KEEP;
+}
+
+static verdict_t turn_up(rg_tp_t *tp, auto_link_t *l, int i, rg_completion_t *c) {
+    settle(tp, c->link, l, i);
+    *c = (rg_completion_t){ .event = RG_TP_LINK_UP, .link = c->link };
+    return KEEP;
+}
+
+/* The near link is there. Who dialled says that it stays with it; who was dialled waits for that word. */
+static verdict_t on_near_up(rg_tp_t *tp, auto_link_t *l, rg_completion_t *c) {
+    side_t *s = &tp->side[NEAR];
+    if (l->dial) {
+        const rg_tp_send_t hello = { .tag = greeting, .cookie = GREETING_COOKIE };
+        if (s->t->send(s->tp, c->link, &hello) >= 0) return turn_up(tp, l, NEAR, c);
+    } else {
+        const rg_tp_recv_t hello = { .tag = greeting, .cookie = GREETING_COOKIE };
+        l->near_up = 1;
+        int rc = s->t->recv(s->tp, c->link, &hello);
+        if (rc == RG_TP_DONE_NOW) return turn_up(tp, l, NEAR, c);
+        if (rc >= 0) return SWALLOW;
+    }
+    return side_failed(tp, c->link, l, NEAR, "no memory for a greeting") ? turn_down(l, c) : SWALLOW;
+}
+
+static verdict_t on_link_down(rg_tp_t *tp, auto_link_t *l, int i, rg_completion_t *c) {
+    if (l->state == AUTO_TRYING) return side_failed(tp, c->link, l, i, c->text) ? turn_down(l, c) : SWALLOW;
+    uint64_t sent = 0, received = 0;
+    snprintf(l->text, sizeof l->text, "%s", c->text ? c->text : "");
+    c->text = c->text ? l->text : NULL;
+    l->state = AUTO_DOWN;
+    if (i == NEAR && l->dial && rg_os_now_ns() - l->up_at < INFANT_NS) {
+        auto_stats(tp, c->link, &sent, &received);
+        if (!received) memcpy(tp->shunned[tp->shunned_n++ % SHUNNED], l->peer.identity, 16);
+    }
+    return KEEP;
+}
+
+static verdict_t on_event(rg_tp_t *tp, int i, rg_completion_t *c) {
+    auto_link_t *l = link_at(tp, c->link);
+    switch (c->event) {
+    case RG_TP_SENT:
+    case RG_TP_RECEIVED:
+    case RG_TP_FAILED:
+        if (c->cookie != GREETING_COOKIE) return KEEP;
+        if (c->event == RG_TP_RECEIVED && l && l->state == AUTO_TRYING && l->near_up) return turn_up(tp, l, NEAR, c);
+        return SWALLOW;
+    case RG_TP_LINK_UP:
+        if (!l || l->state != AUTO_TRYING || !l->open[i]) return SWALLOW;
+        return i == NEAR ? on_near_up(tp, l, c) : turn_up(tp, l, FAR, c);
+    case RG_TP_LINK_DOWN:
+        if (!l || !l->open[i] || l->state == AUTO_DOWN || l->state == AUTO_FREE) return SWALLOW;
+        return on_link_down(tp, l, i, c);
+    case RG_TP_UNEXPECTED:
+        if (memcmp(&c->tag, &greeting, sizeof greeting) == 0) return SWALLOW;
+        break;
+    case RG_TP_NOTE: break;
+    }
+    if (!l || !l->open[i]) return SWALLOW;
+    if (l->state == AUTO_UP) return KEEP;
+    /* Who dialled uses the link: that says as much as a greeting, which may be seen a little later. */
+    return l->state == AUTO_TRYING && l->near_up ? KEEP_BEHIND_UP : SWALLOW;
+}
+
+/* Takes what a side has to say and leaves in out[] what the caller is to know. Once an event has found no place there
+ * the rest queues behind it. */
+static int take_side(rg_tp_t *tp, int i, rg_completion_t *out, int max) {
+    int n = 0;
+    uint32_t queued = tp->ring_n;
+    int got = tp->side[i].t->poll(tp->side[i].tp, out, max < RING_SPARE ? max : RING_SPARE);
+    tp->side[i].owes = got == max;
+    for (int k = 0; k < got; k++) {
+        rg_completion_t c = out[k];
+        rg_completion_t up = { .event = RG_TP_LINK_UP, .link = c.link };
+        int direct = tp->ring_n == queued; /* before that: what it sets going may queue events of its own */
+        verdict_t v = on_event(tp, i, &c);
+        if (v == SWALLOW) continue;
+        const rg_completion_t *first = v == KEEP_BEHIND_UP ? &up : &c;
+        if (direct) out[n++] = *first;
+        else *ring_push(tp, first->event, c.link) = *first;
+        if (v != KEEP_BEHIND_UP) continue;
+        settle(tp, c.link, tp->links[c.link], i);
+        *ring_push(tp, c.event, c.link) = c;
+    }
+    return n;
+}
+
+static int auto_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
+    int n = tp->ring_n ? ring_take(tp, out, max) : 0, look = 0;
+    if (tp->ring_n || ring_reserve(tp, 2) != 0) return n;
+    if (++tp->polls % LOOK_EVERY == 0 && (!tp->side[NEAR].links || !tp->side[FAR].links)) {
+        uint64_t now = rg_os_now_ns();
+        look = now - tp->looked_at >= LOOK_NS;
+        if (look) tp->looked_at = now;
+    }
+    int i = NEAR;
+    for (; i <= FAR && n < max && !tp->ring_n; i++) {
+        side_t *s = &tp->side[i];
+        if (!s->tp || (!s->links && !s->owes && !look && !tp->armed)) continue;
+        if (!s->links && look) { /* who arms a transport makes it look at its descriptors */
+            int64_t ns = INT64_MAX;
+            s->t->arm(s->tp, &ns);
+        }
+        n += take_side(tp, i, out + n, max - n);
+    }
+    if (i > FAR) tp->armed = 0;
+    return n;
+}
+
+static int auto_arm(rg_tp_t *tp, int64_t *timeout_ns) {
+    if (tp->ring_n) return 0;
+    for (int i = NEAR; i <= FAR; i++) {
+        if (!tp->side[i].tp) continue;
+        if (tp->side[i].owes) return 0;
+        tp->side[i].owes = !tp->side[i].t->arm(tp->side[i].tp, timeout_ns);
+        if (tp->side[i].owes) return 0;
+    }
+    tp->armed = 1;
+    return 1;
+}
+
+static int auto_wake_fd(rg_tp_t *tp) { return tp->epoll; }
+
+const rg_transport_t rg_transport_auto = {
+    .struct_size = sizeof(rg_transport_t),
+    .name = "auto",
+    .open = auto_open,
+    .set_nonce = auto_set_nonce,
+    .connect = auto_connect,
+    .send = auto_send,
+    .recv = auto_recv,
+    .note = auto_note,
+    .poll = auto_poll,
+    .arm = auto_arm,
+    .fence = auto_fence,
+    .drop = auto_drop,
+    .stats = auto_stats,
+    .wake_fd = auto_wake_fd,
+    .close = auto_close,
+    .link_info = auto_link_info,
+};
