@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 extern const rg_transport_t rg_transport_tcp;
 
@@ -16,9 +17,9 @@ typedef struct end {
     uint8_t identity[16];
 } end_t;
 
-static void end_open(end_t *e, uint8_t who) {
-    static const rg_config_t config = {
-        .struct_size = sizeof config, .interface = "127.0.0.1", .rails = 1, .heartbeat_ms = 2000
+static void end_open(end_t *e, uint8_t who, uint32_t rails) {
+    const rg_config_t config = {
+        .struct_size = sizeof config, .interface = "127.0.0.1", .rails = rails, .heartbeat_ms = 2000
     };
     rg_tp_config_t c = { .config = &config };
     rg_error_t err = { RG_OK, 0, "" };
@@ -55,8 +56,8 @@ static int await(end_t *a, end_t *b, rg_tp_event_t kind, rg_completion_t *got) {
 static void note_from_a_peer_that_has_counted_to(uint32_t seq) {
     end_t a = { 0 }, b = { 0 };
     rg_completion_t got;
-    end_open(&a, 1);
-    end_open(&b, 2);
+    end_open(&a, 1, 1);
+    end_open(&b, 2, 1);
     a.tp->note_seq = seq;
     end_connect(&a, &b, 1);
     end_connect(&b, &a, 0);
@@ -76,3 +77,30 @@ Test(tcp, note__to_a_newcomer_after_billions_of_others__comes, .timeout = 60) {
 }
 
 Test(tcp, note__counter_wraps__comes, .timeout = 60) { note_from_a_peer_that_has_counted_to(0xfffffffeu); }
+
+/* A peer that lies: on one rail it begins a frame and stops half way, on the other it sends the same bytes again, whole.
+ * Taken at its word the message would be complete while a rail still writes into the buffer. */
+Test(tcp, frames__that_overlap_on_two_rails__end_the_link_and_not_the_receive, .timeout = 60) {
+    end_t a = { 0 }, b = { 0 };
+    rg_completion_t got;
+    uint8_t sink[128] = { 0 }, bytes[FRAME_BYTES + 128];
+    end_open(&a, 1, 2);
+    end_open(&b, 2, 2);
+    end_connect(&a, &b, 1);
+    end_connect(&b, &a, 0);
+    cr_assert(await(&a, &b, RG_TP_LINK_UP, &got));
+    rg_completion_t c[4];
+    while (a.tp->links[0]->state != LINK_UP) rg_transport_tcp.poll(a.tp, c, 4);
+    rg_tp_recv_t r = { .tag = { 1, 1, 1, 1, 1 }, .len = sizeof sink, .dst = sink };
+    cr_assert_eq(rg_transport_tcp.recv(b.tp, 0, &r), RG_OK);
+    frame_t f = { .type = FRAME_DATA, .len = sizeof sink, .total = sizeof sink, .tag = r.tag };
+    memset(bytes, 5, sizeof bytes);
+    rgt_frame_put(bytes, &f);
+    cr_assert_eq(write(a.tp->links[0]->rail[0]->fd, bytes, FRAME_BYTES + 64), FRAME_BYTES + 64);
+    while (!b.tp->links[0]->rail[0]->in_body) rg_transport_tcp.poll(b.tp, c, 4);
+    cr_assert_eq(write(a.tp->links[0]->rail[1]->fd, bytes, sizeof bytes), (ssize_t)sizeof bytes);
+    cr_assert(await(&a, &b, RG_TP_LINK_DOWN, &got));
+    cr_assert(strstr(got.text, "contradicts"), "%s", got.text);
+    rg_transport_tcp.close(a.tp);
+    rg_transport_tcp.close(b.tp);
+}
