@@ -129,7 +129,7 @@ INT(prod, uint64_t, mul64(x, y))
 INT(min, uint64_t, _mm256_blendv_epi8(x, y, greater_u64(x, y)))
 INT(max, uint64_t, _mm256_blendv_epi8(y, x, greater_u64(x, y)))
 
-/* ---- Halves ---------------------------------------------------------------------------------------------------- */
+/* ---- 16-bit floats ---------------------------------------------------------------------------------------------- */
 
 OP VF widen_f16(const char *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p)); }
 
@@ -150,6 +150,69 @@ OP void narrow_bf16(char *p, VF v) {
     /* Packing works within 128-bit lanes, so the two useful quarters are brought together. */
     V packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
     _mm_storeu_si128((void *)p, _mm256_castsi256_si128(packed));
+}
+
+/* ---- 8-bit floats ------------------------------------------------------------------------------------------------ */
+
+/* They go through f16, which holds both exactly (e4m3 divided by 256, so that its subnormals are subnormals), and of
+ * which there are twice as many in a vector. The conversions of the CPU do not depend on its modes for subnormals. */
+OP V load_bytes(const char *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p)); }
+
+OP void store_bytes(char *p, V v) {
+    V packed = _mm256_permute4x64_epi64(_mm256_packus_epi16(v, v), 0x08);
+    _mm_storeu_si128((void *)p, _mm256_castsi256_si128(packed));
+}
+
+OP VF widen_low(V h) { return _mm256_cvtph_ps(_mm256_castsi256_si128(h)); }
+
+OP VF widen_high(V h) { return _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)); }
+
+/* The sign was extended into the place of the exponent's upper bit, which a NaN gets back. */
+OP V h_of_e4m3(V b) {
+    V h = _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16((short)0xbfff));
+    V most = _mm256_set1_epi16(0x3f80), nan = _mm256_cmpeq_epi16(_mm256_and_si256(h, most), most);
+    return _mm256_or_si256(h, _mm256_and_si256(nan, _mm256_set1_epi16(0x4000)));
+}
+
+OP V h_of_e5m2(V b) { return _mm256_slli_epi16(b, 8); }
+
+/* Rounded to odd: cut off, and the last bit set where something was cut. Rounding that again, to fewer bits, gives what
+ * rounding once would. */
+OP V narrow_odd(VF x, VF y) {
+    __m128i hx = _mm256_cvtps_ph(x, _MM_FROUND_TO_ZERO), hy = _mm256_cvtps_ph(y, _MM_FROUND_TO_ZERO);
+    V cut_x = _mm256_castps_si256(_mm256_cmp_ps(x, _mm256_cvtph_ps(hx), _CMP_NEQ_OQ));
+    V cut_y = _mm256_castps_si256(_mm256_cmp_ps(y, _mm256_cvtph_ps(hy), _CMP_NEQ_OQ));
+    V cut = _mm256_permute4x64_epi64(_mm256_packs_epi32(cut_x, cut_y), 0xd8);
+    return _mm256_or_si256(_mm256_set_m128i(hy, hx), _mm256_and_si256(cut, _mm256_set1_epi16(1)));
+}
+
+OP V e4m3_of_h(V h) {
+    V m = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff)), nan = _mm256_cmpgt_epi16(m, _mm256_set1_epi16(0x7c00));
+    V t = _mm256_min_epi16(m, _mm256_set1_epi16(0x3f00)); /* 448 / 256 */
+    V odd = _mm256_and_si256(_mm256_srli_epi16(t, 7), _mm256_set1_epi16(1));
+    t = _mm256_srli_epi16(_mm256_add_epi16(_mm256_add_epi16(t, odd), _mm256_set1_epi16(0x3f)), 7);
+    t = _mm256_or_si256(t, _mm256_and_si256(nan, _mm256_set1_epi16(0x7f)));
+    return _mm256_or_si256(t, _mm256_and_si256(_mm256_srli_epi16(h, 8), _mm256_set1_epi16(0x80)));
+}
+
+OP V e5m2_of_h(V h) {
+    V m = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff)), special = _mm256_cmpgt_epi16(m, _mm256_set1_epi16(0x7bff));
+    V t = _mm256_min_epi16(m, _mm256_set1_epi16(0x7b00)); /* 57344 */
+    V odd = _mm256_and_si256(_mm256_srli_epi16(t, 8), _mm256_set1_epi16(1));
+    t = _mm256_add_epi16(_mm256_add_epi16(t, odd), _mm256_set1_epi16(0x7f));
+    t = _mm256_blendv_epi8(t, m, special);
+    t = _mm256_or_si256(t, _mm256_and_si256(h, _mm256_set1_epi16((short)0x8000)));
+    return _mm256_srli_epi16(t, 8);
+}
+
+/* Where the product p of finite x and y is infinite, the largest finite value: one below in the bits. */
+OP VF saturated(VF p, VF x, VF y) {
+    V all = _mm256_set1_epi32(0x7fffffff), inf = _mm256_set1_epi32(0x7f800000);
+    V pi = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(p), all), inf);
+    V xi = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(x), all), inf);
+    V yi = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(y), all), inf);
+    V less = _mm256_andnot_si256(_mm256_or_si256(xi, yi), pi);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), less));
 }
 
 #include "kernels/simd.h"

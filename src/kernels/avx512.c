@@ -115,7 +115,7 @@ INT(prod, uint64_t, _mm512_mullo_epi64(x, y))
 INT(min, uint64_t, _mm512_min_epu64(x, y))
 INT(max, uint64_t, _mm512_max_epu64(x, y))
 
-/* ---- Halves ---------------------------------------------------------------------------------------------------- */
+/* ---- 16-bit floats ---------------------------------------------------------------------------------------------- */
 
 OP VF widen_f16(const char *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
 
@@ -134,6 +134,68 @@ OP void narrow_bf16(char *p, VF v) {
     V quiet = _mm512_or_si512(top, _mm512_set1_epi32(0x40));
     rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet);
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(rounded));
+}
+
+/* ---- 8-bit floats ------------------------------------------------------------------------------------------------ */
+
+/* They go through f16, which holds both exactly (e4m3 divided by 256, so that its subnormals are subnormals), and of
+ * which there are twice as many in a vector. The conversions of the CPU do not depend on its modes for subnormals. */
+OP V load_bytes(const char *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p)); }
+
+OP void store_bytes(char *p, V v) { _mm256_storeu_si256((void *)p, _mm512_cvtepi16_epi8(v)); }
+
+OP VF widen_low(V h) { return _mm512_cvtph_ps(_mm512_castsi512_si256(h)); }
+
+OP VF widen_high(V h) { return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1)); }
+
+/* The sign was extended into the place of the exponent's upper bit, which a NaN gets back. */
+OP V h_of_e4m3(V b) {
+    V h = _mm512_and_si512(_mm512_slli_epi16(b, 7), _mm512_set1_epi16((short)0xbfff)), most = _mm512_set1_epi16(0x3f80);
+    __mmask32 nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(h, most), most);
+    return _mm512_mask_add_epi16(h, nan, h, _mm512_set1_epi16(0x4000));
+}
+
+OP V h_of_e5m2(V b) { return _mm512_slli_epi16(b, 8); }
+
+/* Rounded to odd: cut off, and the last bit set where something was cut. Rounding that again, to fewer bits, gives what
+ * rounding once would. */
+OP V narrow_odd(VF x, VF y) {
+    __m256i hx = _mm512_cvtps_ph(x, _MM_FROUND_TO_ZERO), hy = _mm512_cvtps_ph(y, _MM_FROUND_TO_ZERO);
+    __mmask16 cut_x = _mm512_cmp_ps_mask(x, _mm512_cvtph_ps(hx), _CMP_NEQ_OQ);
+    __mmask16 cut_y = _mm512_cmp_ps_mask(y, _mm512_cvtph_ps(hy), _CMP_NEQ_OQ);
+    V h = _mm512_inserti64x4(_mm512_castsi256_si512(hx), hy, 1);
+    V odd = _mm512_maskz_set1_epi16(_mm512_kunpackw(cut_y, cut_x), 1);
+    return _mm512_or_si512(h, odd);
+}
+
+/* The sign of h and the rest of t. */
+OP V with_sign(V t, V h, int sign) { return _mm512_ternarylogic_epi32(t, h, _mm512_set1_epi16((short)sign), 0xf8); }
+
+OP V e4m3_of_h(V h) {
+    V m = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff));
+    V t = _mm512_min_epi16(m, _mm512_set1_epi16(0x3f00)); /* 448 / 256 */
+    V odd = _mm512_and_si512(_mm512_srli_epi16(t, 7), _mm512_set1_epi16(1));
+    t = _mm512_srli_epi16(_mm512_add_epi16(_mm512_add_epi16(t, odd), _mm512_set1_epi16(0x3f)), 7);
+    t = _mm512_mask_mov_epi16(t, _mm512_cmpgt_epi16_mask(m, _mm512_set1_epi16(0x7c00)), _mm512_set1_epi16(0x7f));
+    return with_sign(t, _mm512_srli_epi16(h, 8), 0x80);
+}
+
+OP V e5m2_of_h(V h) {
+    V m = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff));
+    V t = _mm512_min_epi16(m, _mm512_set1_epi16(0x7b00)); /* 57344 */
+    V odd = _mm512_and_si512(_mm512_srli_epi16(t, 8), _mm512_set1_epi16(1));
+    t = _mm512_add_epi16(_mm512_add_epi16(t, odd), _mm512_set1_epi16(0x7f));
+    t = _mm512_mask_mov_epi16(t, _mm512_cmpgt_epi16_mask(m, _mm512_set1_epi16(0x7bff)), m);
+    return _mm512_srli_epi16(with_sign(t, h, 0x8000), 8);
+}
+
+/* Where the product p of finite x and y is infinite, the largest finite value: one below in the bits. */
+OP VF saturated(VF p, VF x, VF y) {
+    enum { INFINITIES = 0x18 };
+    __mmask16 in = _mm512_fpclass_ps_mask(x, INFINITIES) | _mm512_fpclass_ps_mask(y, INFINITIES);
+    __mmask16 out = _mm512_fpclass_ps_mask(p, INFINITIES);
+    V bits = _mm512_castps_si512(p);
+    return _mm512_castsi512_ps(_mm512_mask_sub_epi32(bits, _kandn_mask16(in, out), bits, _mm512_set1_epi32(1)));
 }
 
 #include "kernels/simd.h"

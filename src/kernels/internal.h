@@ -33,7 +33,9 @@ typedef struct rg_kernel_table {
     rg_kernel_fn same[RG_DTYPE_COUNT][RG_OP_COUNT]; /* NULL where there is none */
     rg_kernel_fn small[RG_SMALL_COUNT][RG_OP_COUNT][8];
     rg_scale_fn widen[RG_SMALL_COUNT], narrow[RG_SMALL_COUNT]; /* to f32 and back, times scale */
+    rg_scale_fn rescale[RG_SMALL_COUNT];                       /* raw to raw, times scale */
     rg_scale_fn scale_f32, scale_f64;
+    rg_scale_fn scale_sat;                                     /* f32 that are partial values of an 8-bit float */
     void (*copy_stream)(void *dst, const void *src, size_t n); /* NULL: memcpy */
 } rg_kernel_table_t;
 

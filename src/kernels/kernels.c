@@ -111,6 +111,22 @@ static void avg_factors(rg_red_t *r, uint32_t n) {
     }
 }
 
+/* The kernel for these operands; dst_acc says what it makes. */
+static rg_kernel_fn kernel_of(const rg_red_t *r, rg_op_t op, uint32_t dst_acc) {
+    const rg_kernel_table_t *t = table();
+    int kind = small_kind(r->dtype);
+    if (kind < 0) return t->same[r->dtype][op];
+    return t->small[kind][op][r->x_acc | r->y_acc << 1 | dst_acc << 2];
+}
+
+/* Partial values times a factor. */
+static void scale_acc(const rg_kernel_table_t *t, rg_dtype_t dtype, void *dst, const void *src, size_t n,
+                      double scale) {
+    if (dtype == RG_F64) t->scale_f64(dst, src, n, scale);
+    else if (dtype == RG_F8E4M3 || dtype == RG_F8E5M2) t->scale_sat(dst, src, n, scale);
+    else t->scale_f32(dst, src, n, scale);
+}
+
 static void run_swapped(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n) {
     r->inner(r, dst, b, a, n);
 }
@@ -122,7 +138,7 @@ rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, u
         return RG_ERR_INVALID;
     if (op == RG_AVG && !is_float(dtype)) return RG_ERR_NOTSUP;
     if (op == RG_AVG && !(flags & (RG_RED_DST_ACC | RG_RED_FINAL))) return RG_ERR_INVALID;
-    *r = (rg_red_t){ .dtype = dtype, .op = op, .flags = flags, .pre = 1, .post = 1 };
+    *r = (rg_red_t){ .dtype = dtype, .op = op, .flags = flags, .pre = 1, .post = 1, .after = 1 };
     if (op == RG_AVG) avg_factors(r, n);
     int swap = (flags & RG_RED_SWAP) != 0;
     r->x_acc = (flags & (swap ? RG_RED_B_ACC : RG_RED_A_ACC)) != 0;
@@ -133,12 +149,47 @@ rg_status_t rg_red_init(rg_red_t *r, rg_dtype_t dtype, rg_op_t op, uint32_t n, u
     r->dst_scale = flags & RG_RED_FINAL ? r->post : 1;
     /* Multiplying a sum by 1 changes no bit, so a group of one and the later steps of others take the short way. */
     rg_op_t use = op == RG_AVG && r->x_scale == 1 && r->y_scale == 1 && r->dst_scale == 1 ? RG_SUM : op;
-    const rg_kernel_table_t *t = table();
-    int kind = small_kind(dtype);
-    if (kind < 0) r->inner = t->same[dtype][use];
-    else r->inner = t->small[kind][use][r->x_acc | r->y_acc << 1 | r->dst_acc << 2];
-    if (!r->inner) r->inner = rg_kernels_scalar.small[kind][use][0];
+    r->inner = kernel_of(r, use, r->dst_acc);
     r->run = swap ? run_swapped : r->inner;
+    return RG_OK;
+}
+
+/* Operators without a kernel that multiplies: combined into partial values, and these scaled. */
+static void run_then_scale(const rg_red_t *r, void *dst, const void *a, const void *b, size_t n) {
+    enum { BLOCK = 1024 };
+    float block[BLOCK]; /* for partial values where the result is narrower */
+    const rg_kernel_table_t *t = table();
+    int swap = (r->flags & RG_RED_SWAP) != 0, kind = small_kind(r->dtype);
+    size_t raw = rg_dtype_size(r->dtype), acc = rg_acc_size(r->dtype);
+    size_t x_elem = r->x_acc ? acc : raw, y_elem = r->y_acc ? acc : raw, d_elem = r->dst_acc ? acc : raw;
+    const char *x = swap ? b : a, *y = swap ? a : b;
+    char *d = dst;
+    while (n) {
+        size_t m = n < BLOCK ? n : BLOCK;
+        void *part = d_elem == acc ? (void *)d : block;
+        r->inner(r, part, x, y, m);
+        if (d_elem != acc) t->narrow[kind](d, part, m, r->dst_scale);
+        else scale_acc(t, r->dtype, part, part, m, r->dst_scale);
+        x += m * x_elem, y += m * y_elem, d += m * d_elem, n -= m;
+    }
+}
+
+/* Whether x can be used as a factor of values of this type. */
+static int finite_in(rg_dtype_t dtype, double x) { return isfinite(dtype == RG_F64 ? x : (double)(float)x); }
+
+rg_status_t rg_red_scale_after(rg_red_t *r, double factor) {
+    if (!is_float(r->dtype)) return RG_ERR_NOTSUP;
+    if (!finite_in(r->dtype, factor) || !finite_in(r->dtype, r->post * factor)) return RG_ERR_INVALID;
+    if (!(r->flags & RG_RED_FINAL) || factor == 1) return RG_OK;
+    r->after = factor;
+    r->dst_scale = r->post * factor;
+    if (r->op == RG_SUM || r->op == RG_AVG) { /* a sum is an average whose other factors are 1 */
+        r->inner = kernel_of(r, RG_AVG, r->dst_acc);
+        r->run = r->flags & RG_RED_SWAP ? run_swapped : r->inner;
+    } else {
+        r->inner = kernel_of(r, r->op, 1);
+        r->run = run_then_scale;
+    }
     return RG_OK;
 }
 
@@ -155,12 +206,24 @@ void rg_red_copy(const rg_red_t *r, void *dst, const void *a, size_t n) {
     double scale = from_acc ? r->dst_scale : r->pre * r->dst_scale;
     int kind = small_kind(r->dtype);
     if (n == 0) return;
-    if (!from_acc && !to_acc) scale = 1;
-    if (kind >= 0 && !t->widen[kind]) t = &rg_kernels_scalar;
+    if (!from_acc && !to_acc) scale = r->after;
     if (kind >= 0 && from_acc != to_acc) (to_acc ? t->widen : t->narrow)[kind](dst, a, n, scale);
     else if (scale == 1) memmove(dst, a, n * (from_acc ? rg_acc_size(r->dtype) : rg_dtype_size(r->dtype)));
-    else if (r->dtype == RG_F64) t->scale_f64(dst, a, n, scale);
-    else t->scale_f32(dst, a, n, scale);
+    else if (kind >= 0 && !from_acc) t->rescale[kind](dst, a, n, scale);
+    else scale_acc(t, r->dtype, dst, a, n, scale);
+}
+
+rg_status_t rg_scale(rg_dtype_t dtype, void *dst, const void *src, size_t n, double factor) {
+    const rg_kernel_table_t *t = table();
+    if ((unsigned)dtype >= RG_DTYPE_COUNT) return RG_ERR_INVALID;
+    if (!is_float(dtype)) return RG_ERR_NOTSUP;
+    if (!finite_in(dtype, factor)) return RG_ERR_INVALID;
+    int kind = small_kind(dtype);
+    if (n == 0) return RG_OK;
+    if (factor == 1) memmove(dst, src, n * rg_dtype_size(dtype));
+    else if (kind >= 0) t->rescale[kind](dst, src, n, factor);
+    else scale_acc(t, dtype, dst, src, n, factor);
+    return RG_OK;
 }
 
 /* Below this a plain copy wins: the destination still fits beside the working set in L2. Above it streaming gains ten

@@ -230,6 +230,15 @@ static void k_avg_sat(const rg_red_t *r, void *dst, const void *x, const void *y
     }
 }
 
+static void scale_sat(void *dst, const void *src, size_t n, double scale) {
+    for (size_t i = 0; i < n; i++) {
+        float u;
+        memcpy(&u, (const char *)src + i * 4, 4);
+        u = prod_sat(u, (float)scale);
+        memcpy((char *)dst + i * 4, &u, 4);
+    }
+}
+
 #define SMALL_LOOPS(kind, U, mul)                                                                                      \
     static void k_widen_##kind(void *dst, const void *src, size_t n, double scale) {                                   \
         for (size_t i = 0; i < n; i++) {                                                                               \
@@ -245,6 +254,14 @@ static void k_avg_sat(const rg_red_t *r, void *dst, const void *x, const void *y
             float f;                                                                                                   \
             memcpy(&f, (const char *)src + i * 4, 4);                                                                  \
             U h = narrow_##kind(scale == 1 ? f : mul(f, (float)scale));                                                \
+            memcpy((char *)dst + i * sizeof h, &h, sizeof h);                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void k_rescale_##kind(void *dst, const void *src, size_t n, double scale) {                                 \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            U h;                                                                                                       \
+            memcpy(&h, (const char *)src + i * sizeof h, sizeof h);                                                    \
+            h = narrow_##kind(mul(widen_##kind(h), (float)scale));                                                     \
             memcpy((char *)dst + i * sizeof h, &h, sizeof h);                                                          \
         }                                                                                                              \
     }
@@ -274,8 +291,8 @@ static inline void small_blocks(const rg_red_t *r, void *dst, const void *x, con
     }
 #define SMALLS(kind, raw, prods, avgs)                                                                                 \
     SMALL(kind, sum, raw, k_sum_float)                                                                                 \
-    SMALL(kind, prod, raw, prods) SMALL(kind, min, raw, k_min_float) SMALL(kind, max, raw, k_max_float)                \
-        SMALL(kind, avg, raw, avgs)
+    SMALL(kind, prod, raw, prods)                                                                                      \
+    SMALL(kind, min, raw, k_min_float) SMALL(kind, max, raw, k_max_float) SMALL(kind, avg, raw, avgs)
 SMALLS(f16, 2, k_prod_float, k_avg_float)
 SMALLS(bf16, 2, k_prod_float, k_avg_float)
 SMALLS(e4m3, 1, k_prod_sat, k_avg_sat)
@@ -310,6 +327,8 @@ const rg_kernel_table_t rg_kernels_scalar = {
                [RG_SMALL_E5M2] = SMALL_ROW(e5m2) },
     .widen = { k_widen_f16, k_widen_bf16, k_widen_e4m3, k_widen_e5m2 },
     .narrow = { k_narrow_f16, k_narrow_bf16, k_narrow_e4m3, k_narrow_e5m2 },
+    .rescale = { k_rescale_f16, k_rescale_bf16, k_rescale_e4m3, k_rescale_e5m2 },
     .scale_f32 = scale_float,
     .scale_f64 = scale_double,
+    .scale_sat = scale_sat,
 };

@@ -67,84 +67,133 @@ SAMES(double, RG_F64)
 AVG(float, VF, RG_F32, f32)
 AVG(double, VD, RG_F64, f64)
 
-/* ---- Halves: widened, combined and narrowed in registers ------------------------------------------------------- */
+/* ---- Small floats: widened, combined and narrowed in registers, two vectors of f32 at a time --------------------- */
 
-INLINE VF half_load(const char *p, size_t i, int kind, int acc) {
-    if (acc) return VLOAD_f32((const float *)(p + i * 4));
-    return kind == RG_SMALL_F16 ? widen_f16(p + i * 2) : widen_bf16(p + i * 2);
-}
+typedef struct vpair {
+    VF v0, v1;
+} vpair_t;
 
-INLINE void half_store(char *p, size_t i, VF v, int kind, int acc) {
-    if (acc) VSTORE_f32((float *)(p + i * 4), v);
-    else if (kind == RG_SMALL_F16) narrow_f16(p + i * 2, v);
-    else narrow_bf16(p + i * 2, v);
-}
+/* kind, op and combo are constants wherever these are inlined, so no branch on them is left. */
+#define RAW_SIZE(kind) ((kind) >= RG_SMALL_E4M3 ? 1u : 2u)
 
-/* kind, op and combo are constants wherever this is inlined, so no branch on them is left. */
-INLINE VF half_op(VF x, VF y, int op, VF sx, VF sy, VF sd) {
-    switch (op) {
-    case RG_SUM: return vadd_f32(x, y);
-    case RG_PROD: return vmul_f32(x, y);
-    case RG_MIN: return vmin_f32(x, y);
-    case RG_MAX: return vmax_f32(x, y);
-    default: return VMUL_f32(vadd_f32(VMUL_f32(x, sx), VMUL_f32(y, sy)), sd);
+INLINE vpair_t small_load(const char *p, size_t i, int kind, int acc) {
+    if (acc) return (vpair_t){ VLOAD_f32((const float *)(p + i * 4)), VLOAD_f32((const float *)(p + i * 4 + VB)) };
+    switch (kind) {
+    case RG_SMALL_F16: return (vpair_t){ widen_f16(p + i * 2), widen_f16(p + i * 2 + VB / 2) };
+    case RG_SMALL_BF16: return (vpair_t){ widen_bf16(p + i * 2), widen_bf16(p + i * 2 + VB / 2) };
+    case RG_SMALL_E4M3: {
+        V h = h_of_e4m3(load_bytes(p + i));
+        VF up = VSET_f32(256.0f);
+        return (vpair_t){ VMUL_f32(widen_low(h), up), VMUL_f32(widen_high(h), up) };
+    }
+    default: {
+        V h = h_of_e5m2(load_bytes(p + i));
+        return (vpair_t){ widen_low(h), widen_high(h) };
+    }
     }
 }
 
-INLINE void half_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op,
-                      int combo) {
+INLINE void small_store(char *p, size_t i, vpair_t v, int kind, int acc) {
+    if (acc) {
+        VSTORE_f32((float *)(p + i * 4), v.v0);
+        VSTORE_f32((float *)(p + i * 4 + VB), v.v1);
+    } else if (kind == RG_SMALL_F16) {
+        narrow_f16(p + i * 2, v.v0);
+        narrow_f16(p + i * 2 + VB / 2, v.v1);
+    } else if (kind == RG_SMALL_BF16) {
+        narrow_bf16(p + i * 2, v.v0);
+        narrow_bf16(p + i * 2 + VB / 2, v.v1);
+    } else if (kind == RG_SMALL_E4M3) {
+        VF down = VSET_f32(1.0f / 256);
+        store_bytes(p + i, e4m3_of_h(narrow_odd(VMUL_f32(v.v0, down), VMUL_f32(v.v1, down))));
+    } else {
+        store_bytes(p + i, e5m2_of_h(narrow_odd(v.v0, v.v1)));
+    }
+}
+
+INLINE VF small_op(VF x, VF y, int kind, int op, VF sx, VF sy, VF sd) {
+    const int sat = kind >= RG_SMALL_E4M3;
+    switch (op) {
+    case RG_SUM: return vadd_f32(x, y);
+    case RG_PROD: return sat ? saturated(vmul_f32(x, y), x, y) : vmul_f32(x, y);
+    case RG_MIN: return vmin_f32(x, y);
+    case RG_MAX: return vmax_f32(x, y);
+    default: {
+        VF sum = vadd_f32(VMUL_f32(x, sx), VMUL_f32(y, sy));
+        return sat ? saturated(VMUL_f32(sum, sd), sum, sd) : VMUL_f32(sum, sd);
+    }
+    }
+}
+
+INLINE void small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op,
+                       int combo) {
     const int xa = combo & 1, ya = combo >> 1 & 1, da = combo >> 2;
+    const size_t raw = RAW_SIZE(kind);
     VF sx = VSET_f32((float)r->x_scale), sy = VSET_f32((float)r->y_scale), sd = VSET_f32((float)r->dst_scale);
     size_t i = 0;
     for (; n - i >= 2 * VE; i += 2 * VE) {
-        VF x0 = half_load(x, i, kind, xa), x1 = half_load(x, i + VE, kind, xa);
-        VF y0 = half_load(y, i, kind, ya), y1 = half_load(y, i + VE, kind, ya);
-        half_store(dst, i, half_op(x0, y0, op, sx, sy, sd), kind, da);
-        half_store(dst, i + VE, half_op(x1, y1, op, sx, sy, sd), kind, da);
+        vpair_t a = small_load(x, i, kind, xa), b = small_load(y, i, kind, ya);
+        vpair_t d = { small_op(a.v0, b.v0, kind, op, sx, sy, sd), small_op(a.v1, b.v1, kind, op, sx, sy, sd) };
+        small_store(dst, i, d, kind, da);
     }
     if (i < n)
-        rg_kernels_scalar.small[kind][op][combo](r, dst + i * (da ? 4 : 2), x + i * (xa ? 4 : 2), y + i * (ya ? 4 : 2),
-                                                n - i);
+        rg_kernels_scalar.small[kind][op][combo](r, dst + i * (da ? 4 : raw), x + i * (xa ? 4 : raw),
+                                                 y + i * (ya ? 4 : raw), n - i);
 }
 
-#define HALF(name, KIND, OP, combo)                                                                                    \
+#define SMALL(name, KIND, OP, combo)                                                                                   \
     TGT static void name##_##combo(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {             \
-        half_loop(r, dst, x, y, n, KIND, OP, combo);                                                                   \
+        small_loop(r, dst, x, y, n, KIND, OP, combo);                                                                  \
     }
 /* clang-format off */
-#define HALF8(name, KIND, OP)                                                                                          \
-    HALF(name, KIND, OP, 0) HALF(name, KIND, OP, 1) HALF(name, KIND, OP, 2) HALF(name, KIND, OP, 3)                    \
-    HALF(name, KIND, OP, 4) HALF(name, KIND, OP, 5) HALF(name, KIND, OP, 6) HALF(name, KIND, OP, 7)
-#define HALVES(kind, KIND)                                                                                             \
-    HALF8(k_sum_##kind, KIND, RG_SUM) HALF8(k_prod_##kind, KIND, RG_PROD) HALF8(k_min_##kind, KIND, RG_MIN)            \
-    HALF8(k_max_##kind, KIND, RG_MAX) HALF8(k_avg_##kind, KIND, RG_AVG)
+#define SMALL8(name, KIND, OP)                                                                                         \
+    SMALL(name, KIND, OP, 0) SMALL(name, KIND, OP, 1) SMALL(name, KIND, OP, 2) SMALL(name, KIND, OP, 3)                \
+    SMALL(name, KIND, OP, 4) SMALL(name, KIND, OP, 5) SMALL(name, KIND, OP, 6) SMALL(name, KIND, OP, 7)
+#define SMALLS(kind, KIND)                                                                                             \
+    SMALL8(k_sum_##kind, KIND, RG_SUM) SMALL8(k_prod_##kind, KIND, RG_PROD) SMALL8(k_min_##kind, KIND, RG_MIN)         \
+    SMALL8(k_max_##kind, KIND, RG_MAX) SMALL8(k_avg_##kind, KIND, RG_AVG)
 /* clang-format on */
-HALVES(f16, RG_SMALL_F16)
-HALVES(bf16, RG_SMALL_BF16)
+SMALLS(f16, RG_SMALL_F16)
+SMALLS(bf16, RG_SMALL_BF16)
+SMALLS(e4m3, RG_SMALL_E4M3)
+SMALLS(e5m2, RG_SMALL_E5M2)
 
 /* The product is the written-out one: clang makes a plain product of `scale == 1 ? v : v * scale`, and that quiets a
  * signalling NaN. */
-#define CONVERSIONS(kind, KIND)                                                                                        \
-    TGT static void k_widen_##kind(void *dst, const void *src, size_t n, double scale) {                               \
-        VF s = VSET_f32((float)scale);                                                                                 \
-        size_t i = 0;                                                                                                  \
-        for (; n - i >= VE; i += VE) {                                                                                 \
-            VF v = half_load(src, i, KIND, 0);                                                                         \
-            half_store(dst, i, scale == 1 ? v : vmul_f32(v, s), KIND, 1);                                              \
-        }                                                                                                              \
-        if (i < n) rg_kernels_scalar.widen[KIND]((char *)dst + i * 4, (const char *)src + i * 2, n - i, scale);        \
-    }                                                                                                                  \
-    TGT static void k_narrow_##kind(void *dst, const void *src, size_t n, double scale) {                              \
-        VF s = VSET_f32((float)scale);                                                                                 \
-        size_t i = 0;                                                                                                  \
-        for (; n - i >= VE; i += VE) {                                                                                 \
-            VF v = half_load(src, i, KIND, 1);                                                                         \
-            half_store(dst, i, scale == 1 ? v : vmul_f32(v, s), KIND, 0);                                              \
-        }                                                                                                              \
-        if (i < n) rg_kernels_scalar.narrow[KIND]((char *)dst + i * 2, (const char *)src + i * 4, n - i, scale);       \
+INLINE size_t small_convert(char *dst, const char *src, size_t n, double scale, int kind, int from_acc, int to_acc) {
+    const int sat = kind >= RG_SMALL_E4M3;
+    VF s = VSET_f32((float)scale);
+    size_t i = 0;
+    for (; n - i >= 2 * VE; i += 2 * VE) {
+        vpair_t v = small_load(src, i, kind, from_acc);
+        if (scale != 1) {
+            vpair_t p = { vmul_f32(v.v0, s), vmul_f32(v.v1, s) };
+            if (sat) p = (vpair_t){ saturated(p.v0, v.v0, s), saturated(p.v1, v.v1, s) };
+            v = p;
+        }
+        small_store(dst, i, v, kind, to_acc);
     }
+    return i;
+}
+
+#define CONVERSION(name, kind, KIND, from_acc, to_acc)                                                                 \
+    TGT static void k_##name##_##kind(void *dst, const void *src, size_t n, double scale) {                            \
+        size_t i = small_convert(dst, src, n, scale, KIND, from_acc, to_acc), raw = RAW_SIZE(KIND);                    \
+        if (i < n)                                                                                                     \
+            rg_kernels_scalar.name[KIND]((char *)dst + i * (to_acc ? 4 : raw),                                         \
+                                         (const char *)src + i * (from_acc ? 4 : raw), n - i, scale);                  \
+    }
+#define CONVERSIONS(kind, KIND)                                                                                        \
+    CONVERSION(widen, kind, KIND, 0, 1) CONVERSION(narrow, kind, KIND, 1, 0) CONVERSION(rescale, kind, KIND, 0, 0)
 CONVERSIONS(f16, RG_SMALL_F16)
 CONVERSIONS(bf16, RG_SMALL_BF16)
+CONVERSIONS(e4m3, RG_SMALL_E4M3)
+CONVERSIONS(e5m2, RG_SMALL_E5M2)
+
+TGT static void scale_sat(void *dst, const void *src, size_t n, double scale) {
+    size_t i = small_convert(dst, src, n, scale, RG_SMALL_E5M2, 1, 1);
+    if (i < n) rg_kernels_scalar.scale_sat((char *)dst + i * 4, (const char *)src + i * 4, n - i, scale);
+}
 
 /* Past the cache: a store that does not read the line first, and does not push out what the reduction needs next. */
 TGT static void copy_stream(void *dst, const void *src, size_t n) {
@@ -170,7 +219,7 @@ TGT static void copy_stream(void *dst, const void *src, size_t n) {
 #define ROW(T) [RG_SUM] = k_sum_##T, [RG_PROD] = k_prod_##T, [RG_MIN] = k_min_##T, [RG_MAX] = k_max_##T
 #define EIGHT(f)                                                                                                       \
     { f##_0, f##_1, f##_2, f##_3, f##_4, f##_5, f##_6, f##_7 }
-#define HALF_ROW(kind)                                                                                                 \
+#define SMALL_ROW(kind)                                                                                                \
     {                                                                                                                  \
         [RG_SUM] = EIGHT(k_sum_##kind), [RG_PROD] = EIGHT(k_prod_##kind), [RG_MIN] = EIGHT(k_min_##kind),              \
         [RG_MAX] = EIGHT(k_max_##kind), [RG_AVG] = EIGHT(k_avg_##kind),                                                \
@@ -188,10 +237,15 @@ const rg_kernel_table_t LEVEL = {
         [RG_F32] = { ROW(float), [RG_AVG] = k_avg_float },
         [RG_F64] = { ROW(double), [RG_AVG] = k_avg_double },
     },
-    .small = { [RG_SMALL_F16] = HALF_ROW(f16), [RG_SMALL_BF16] = HALF_ROW(bf16) },
-    .widen = { k_widen_f16, k_widen_bf16 },
-    .narrow = { k_narrow_f16, k_narrow_bf16 },
+    .small = { [RG_SMALL_F16] = SMALL_ROW(f16),
+               [RG_SMALL_BF16] = SMALL_ROW(bf16),
+               [RG_SMALL_E4M3] = SMALL_ROW(e4m3),
+               [RG_SMALL_E5M2] = SMALL_ROW(e5m2) },
+    .widen = { k_widen_f16, k_widen_bf16, k_widen_e4m3, k_widen_e5m2 },
+    .narrow = { k_narrow_f16, k_narrow_bf16, k_narrow_e4m3, k_narrow_e5m2 },
+    .rescale = { k_rescale_f16, k_rescale_bf16, k_rescale_e4m3, k_rescale_e5m2 },
     .scale_f32 = scale_float,
     .scale_f64 = scale_double,
+    .scale_sat = scale_sat,
     .copy_stream = copy_stream,
 };
