@@ -79,7 +79,9 @@ typedef struct rg_block {
     struct rg_block *next;
     void *p;
     size_t cap;
+    int shared; /* peers can map it */
 } rg_block_t;
+#define RG_BLOCK_CLASSES 10 /* idle blocks of 256 bytes to 32 KiB by size, of 64 KiB to 1 MiB, larger ones */
 
 /* Kept copy of a committed small result, until every participant has it. */
 typedef struct rg_kept {
@@ -235,8 +237,9 @@ struct rg_group {
     rg_plan_t **plans;
     uint32_t n_plans;
     uint64_t plan_clock;
-    rg_block_t *blocks;
-    size_t blocks_bytes;
+    rg_block_t *blocks[RG_BLOCK_CLASSES]; /* idle */
+    size_t blocks_small;                  /* bytes in those below 64 KiB */
+    int blocks_shared;                    /* the transport lets peers read large blocks where they are */
     rg_kept_t *kept, *kept_free;
     struct {
         uint64_t from;

@@ -50,6 +50,7 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && strcmp(g->cfg.transport, all[i]->name) == 0) g->tp_ops = all[i];
     g->others_fill = g->tp_ops == &rg_transport_inproc;
+    g->blocks_shared = g->tp_ops != &rg_transport_inproc && g->tp_ops != &rg_transport_tcp;
     if (!g->tp_ops)
         return rg_fail(err, RG_ERR_NOTSUP, 0,
                        "transport \"%s\": expected auto (shared memory on one host, TCP between hosts), tcp, shm, or "

@@ -367,7 +367,8 @@ Test(engine, requests__more_than_the_limit__refused_and_the_rest_is_right) {
 
 static uint32_t count_blocks(const rg_group_t *g) {
     uint32_t n = 0;
-    for (const rg_block_t *b = g->blocks; b; b = b->next) n++;
+    for (int i = 0; i < RG_BLOCK_CLASSES; i++)
+        for (const rg_block_t *b = g->blocks[i]; b; b = b->next) n++;
     return n;
 }
 
