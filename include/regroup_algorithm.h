@@ -70,18 +70,18 @@ typedef struct rg_coll_desc {
     uint32_t rank_order; /* 1: only algorithms that combine x0 op x1 op x2 ... from the left (deterministic) */
     uint32_t prepare;    /* 1: IN is made ready by an exchange of weights first; the builder cares for it (seal) */
     /* Segments that differ: offsets and lengths in elements, one per rank; NULL: one after the other, all `count` long.
-     * Lengths are equal on all ranks but for ALL_TO_ALL. Offsets may differ by rank, so nothing that ranks must agree
-     * upon may depend on them, and a message may not span two segments. Segments may be anywhere, but those of a buffer
-     * that is written must not overlap. in_offs, in_lens: ALL_TO_ALL only, what goes to each rank; there applies(),
-     * cost() and chunk() see whether lengths are given, but must not look at them. Schedules have copies of their own,
-     * with both arrays wherever one was given: build() gets that copy. */
+     * Lengths are equal on all ranks but for ALL_TO_ALL. Offsets may differ by rank, so a message may not span two
+     * segments. Segments may be anywhere, but those of a buffer that is written must not overlap. in_offs, in_lens:
+     * ALL_TO_ALL only, what goes to each rank. build() gets a copy that belongs to the schedule, with both arrays where
+     * one was given. applies(), cost() and chunk() must give all ranks the same answer: when a choice is made they see
+     * no offsets, and of an ALL_TO_ALL with lengths only that in_lens is not NULL, with a guess for count. */
     const uint64_t *offs, *lens, *in_offs, *in_lens;
     const rg_topology_t *topo; /* NULL: nothing is known, all are alike */
 } rg_coll_desc_t;
 
-/* in_place, by kind: ALL_REDUCE, BROADCAST, REDUCE, BARRIER: IN and OUT begin at one address. ALL_GATHER, GATHER (root):
- * IN is this rank's segment of OUT. REDUCE_SCATTER, SCATTER (root): OUT is this rank's segment of IN. Never set for
- * ALL_TO_ALL, whose input the engine copies first, and for P2P. */
+/* in_place, by kind: ALL_REDUCE, BROADCAST, REDUCE, BARRIER: IN and OUT begin at one address. ALL_GATHER, GATHER
+ * (root): IN is this rank's segment of OUT. REDUCE_SCATTER, SCATTER (root): OUT is this rank's segment of IN. Never set
+ * for ALL_TO_ALL, whose input the engine copies first, and for P2P. */
 
 /* AUX: 8 bytes for every rank, the weights; only the builder's own steps name it. */
 typedef enum rg_buf { RG_BUF_IN = 0, RG_BUF_OUT = 1, RG_BUF_TMP = 2, RG_BUF_AUX = 3 } rg_buf_t;
@@ -126,8 +126,8 @@ typedef struct rg_schedule {
     rg_coll_desc_t desc;
     uint32_t flags;
     uint32_t n_steps, n_deps, cap_steps, cap_deps;
-    uint32_t phase1_steps; /* steps before the barrier */
-    uint64_t tmp_elems;    /* elements of TMP that the steps use */
+    uint32_t phase1_steps;   /* steps before the barrier */
+    uint64_t tmp_elems;      /* elements of TMP that the steps use */
     uint64_t elems[RG_BUFS]; /* how far the other buffers reach, by what desc says */
     rg_step_t *steps;
     uint32_t *deps;
@@ -159,7 +159,8 @@ rg_span_t rg_span(rg_buf_t buf, uint64_t off, uint64_t len);
 rg_span_t rg_seg(const rg_coll_desc_t *d, rg_buf_t buf, uint32_t rank);
 rg_span_t rg_seg_in(const rg_coll_desc_t *d, uint32_t rank);
 uint64_t rg_seg_len(const rg_coll_desc_t *d, uint32_t rank);
-uint64_t rg_seg_max(const rg_coll_desc_t *d); /* the longest of all */
+uint64_t rg_seg_max(const rg_coll_desc_t *d);   /* the longest of all */
+uint64_t rg_seg_total(const rg_coll_desc_t *d); /* all of them together, in elements */
 
 /* What a kind is like: reduces values; has a root; its shape depends on the number of ranks (so that nothing can take
  * its place after a loss); has segments. */

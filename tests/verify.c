@@ -20,6 +20,26 @@
 /* Of all ranks together in one proof. At 33 ranks this is enough to use every place of a window twice. */
 #define STEPS_MOST 30000u
 
+/* How segments differ. By rank (or pair of ranks), from a count: */
+enum { EVEN, STAIRS, ONE_HAS_ALL, RANDOM, LENGTHS };
+/* Where they are: behind each other; backwards with gaps; and at other offsets on every rank. */
+enum { CLOSE, BACKWARDS, ELSEWHERE, PLACES };
+/* Where the ranks are. */
+enum { NOWHERE, TWO_HOSTS, UNEVEN_HOSTS, ALL_HOSTS, ONE_EACH, DEALT, TWO_SITES, TOPOLOGIES };
+
+/* Arrays of one rank's description. */
+typedef struct arrays {
+    uint64_t offs[RANKS_MAX], lens[RANKS_MAX], in_offs[RANKS_MAX], in_lens[RANKS_MAX];
+    uint32_t group[2 * RANKS_MAX];
+    rg_topology_t topo;
+} arrays_t;
+
+/* What is to be proved, for all ranks. */
+typedef struct subject {
+    rg_coll_desc_t d;
+    int lengths, place, topology;
+} subject_t;
+
 typedef struct set {
     rg_schedule_t *s[RANKS_MAX];
     uint32_t n;
@@ -34,98 +54,255 @@ static void set_free(set_t *x) {
     }
 }
 
-static int set_build(set_t *x, const rg_algorithm_t *alg, const rg_coll_desc_t *d) {
-    x->n = d->size;
+static uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+/* The length of segment i of the buffer whose segments are numbered so. */
+static uint64_t length_of(const subject_t *x, uint32_t i, uint32_t n) {
+    uint64_t count = x->d.count;
+    switch (x->lengths) {
+    case STAIRS: return count * (i % 3);
+    case ONE_HAS_ALL: return i % n == n / 2 ? count * n : 0;
+    case RANDOM: return mix(i + 1) % (2 * count + 2);
+    default: return count;
+    }
+}
+
+static void place(const subject_t *x, uint32_t rank, uint64_t *offs, const uint64_t *lens) {
+    uint64_t at = x->place == CLOSE ? 0 : 3;
+    for (uint32_t k = 0; k < x->d.size; k++) {
+        uint32_t i = x->place == CLOSE ? k : x->d.size - 1 - k;
+        offs[i] = at;
+        at += lens[i] + (x->place == CLOSE ? 0 : (x->place == ELSEWHERE ? rank + i : i) % 3);
+    }
+}
+
+/* Groups nest: level 0 the host, level 1 the site. */
+static void lay_out(int topology, uint32_t n, arrays_t *v) {
+    uint32_t hosts = n > 3 ? 3 : n, sixth = n / 6 + 1;
+    v->topo = (rg_topology_t){ topology == TWO_SITES ? 2 : 1, v->group };
+    for (uint32_t r = 0; r < n; r++) switch (topology) {
+        case TWO_HOSTS: v->group[r] = r >= (n + 1) / 2; break;
+        case UNEVEN_HOSTS: v->group[r] = r < 1 ? 0 : r < 1 + sixth ? 1 : 2; break;
+        case ALL_HOSTS: v->group[r] = 0; break;
+        case ONE_EACH: v->group[r] = n - 1 - r; break;
+        case DEALT: v->group[r] = (r * 2 + r / hosts) % hosts; break;
+        default: /* hosts of one, two and three in turn, every third host at the second site */
+            v->group[r] = r / 6 * 3 + (r % 6 == 0 ? 0 : r % 6 < 3 ? 1 : 2);
+            v->group[n + r] = v->group[r] % 3 == 1;
+            break;
+        }
+}
+
+static void describe(const subject_t *x, uint32_t rank, rg_coll_desc_t *d, arrays_t *v) {
+    uint32_t n = x->d.size;
+    int pairs = x->d.kind == RG_KIND_ALL_TO_ALL;
+    *d = x->d;
+    d->rank = rank;
+    if (x->topology != NOWHERE) {
+        lay_out(x->topology, n, v);
+        d->topo = &v->topo;
+    }
+    if (!rg_kind_segmented(d->kind) || (x->lengths == EVEN && x->place == CLOSE)) return;
+    if (!pairs) d->count = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        v->lens[i] = length_of(x, pairs ? i * n + rank : i, n);
+        v->in_lens[i] = length_of(x, rank * n + i, n);
+        if (!pairs) d->count += v->lens[i];
+    }
+    place(x, rank, v->offs, v->lens);
+    place(x, rank + 1, v->in_offs, v->in_lens);
+    d->lens = v->lens;
+    /* Where a rank has no such buffer its offsets are not told, and then they need not be where they are the usual. */
+    d->offs =
+        x->place == CLOSE || !rg_desc_has(d, d->kind == RG_KIND_SCATTER ? RG_BUF_IN : RG_BUF_OUT) ? NULL : v->offs;
+    if (pairs) d->in_offs = v->in_offs, d->in_lens = v->in_lens;
+}
+
+static int set_build(set_t *x, const rg_algorithm_t *alg, const subject_t *what) {
+    static arrays_t v;
+    x->n = what->d.size;
     memset(x->s, 0, sizeof x->s);
-    for (uint32_t r = 0; r < d->size; r++) {
-        rg_coll_desc_t mine = *d;
-        mine.rank = r;
+    for (uint32_t r = 0; r < x->n; r++) {
+        rg_coll_desc_t mine;
+        describe(what, r, &mine, &v);
         if (rg_sched_build(alg, &mine, &x->s[r]) != RG_OK) {
             set_free(x);
             return 0;
         }
+        memset(&v, 0xee, sizeof v); /* schedules have copies of their own */
     }
     return 1;
 }
 
-static void complain(const rg_algorithm_t *alg, const rg_coll_desc_t *d, const char *what) {
+static int applies(const rg_algorithm_t *alg, const subject_t *what) {
+    static arrays_t v;
+    rg_coll_desc_t d;
+    describe(what, 0, &d, &v);
+    return alg->applies == NULL || alg->applies(&d);
+}
+
+static void complain(const rg_algorithm_t *alg, const subject_t *x, const char *what) {
     failures++;
+    if (failures > 200) return;
     fprintf(stderr,
             "%s_%s size %" PRIu32 " root %" PRIu32 " count %" PRIu64 " chunk %" PRIu64 " rule_l %" PRIu32
-            " rank_order %" PRIu32 ": %s\n",
-            rg_kind_name(alg->kind), alg->name, d->size, d->root, d->count, d->chunk, d->rule_l, d->rank_order, what);
+            " rank_order %" PRIu32 " prepare %" PRIu32 " lengths %d place %d topology %d: %s\n",
+            rg_kind_name(alg->kind), alg->name, x->d.size, x->d.root, x->d.count, x->d.chunk, x->d.rule_l,
+            x->d.rank_order, x->d.prepare, x->lengths, x->place, x->topology, what);
 }
 
-/* ---- Proofs
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Proofs ----------------------------------------------------------------------------------------------------- */
 
 /* TMP must stay about as large as the data, for all but the one-shot exchange, which says so. */
-static void check_tmp(const rg_algorithm_t *alg, const set_t *x, const rg_coll_desc_t *d) {
-    uint64_t slack = (64 + 4 * d->chunk) * (d->size + 2);
-    for (uint32_t r = 0; r < x->n; r++)
-        if (strcmp(alg->name, "direct") != 0 && x->s[r]->tmp_elems > d->count + slack)
-            complain(alg, d, "TMP is too large");
+static void check_tmp(const rg_algorithm_t *alg, const set_t *x, const subject_t *what) {
+    if (alg->kind == RG_KIND_ALL_REDUCE && strcmp(alg->name, "direct") == 0) return;
+    uint64_t slack = (64 + 4 * what->d.chunk) * (what->d.size + 2);
+    for (uint32_t r = 0; r < x->n; r++) {
+        const rg_schedule_t *s = x->s[r];
+        uint64_t data = s->elems[RG_BUF_IN] > s->elems[RG_BUF_OUT] ? s->elems[RG_BUF_IN] : s->elems[RG_BUF_OUT];
+        if (s->tmp_elems > data + slack) complain(alg, what, "TMP is too large");
+    }
 }
 
-static int prove(const rg_algorithm_t *alg, const rg_coll_desc_t *d) {
+static int prove(const rg_algorithm_t *alg, const subject_t *what) {
     char text[512];
     set_t x;
-    if (alg->applies != NULL && !alg->applies(d)) return 0;
-    if (!set_build(&x, alg, d)) {
-        complain(alg, d, "cannot be built");
+    if (!applies(alg, what)) return 0;
+    if (!set_build(&x, alg, what)) {
+        complain(alg, what, "cannot be built");
         return 0;
     }
-    if (rg_sched_verify(x.s, x.n, text, sizeof text) != RG_OK) complain(alg, d, text);
-    check_tmp(alg, &x, d);
+    if (rg_sched_verify(x.s, x.n, text, sizeof text) != RG_OK) complain(alg, what, text);
+    check_tmp(alg, &x, what);
     set_free(&x);
     return 1;
 }
 
-/* Raises d->chunk until the schedules of all ranks have no more than so many steps together: algorithms that do not
+/* Raises the chunk until the schedules of all ranks have no more than so many steps together: algorithms that do not
  * cut the data by ranks would have very many pieces otherwise. */
-static void limit_steps(const rg_algorithm_t *alg, rg_coll_desc_t *d, uint32_t most) {
+static void limit_steps(const rg_algorithm_t *alg, subject_t *x, uint32_t most) {
+    static arrays_t v;
     rg_schedule_t *s;
-    while (d->chunk < d->count && rg_sched_build(alg, d, &s) == RG_OK) {
-        uint64_t steps = (uint64_t)s->n_steps * d->size;
+    rg_coll_desc_t d;
+    for (;;) {
+        describe(x, x->d.root, &d, &v);
+        uint64_t data = d.count > x->d.count * x->d.size ? d.count : x->d.count * x->d.size;
+        if (x->d.chunk >= data || rg_sched_build(alg, &d, &s) != RG_OK) return;
+        uint64_t steps = (uint64_t)s->n_steps * d.size;
         rg_sched_free(s);
         if (steps <= most) return;
-        d->chunk += d->chunk / 2 + 1;
+        x->d.chunk += x->d.chunk / 2 + 1;
     }
+}
+
+/* All that a kind can ask for beside its shape: the barrier at the end, rank order, weights. */
+static uint32_t prove_options(const rg_algorithm_t *alg, subject_t *x, int all) {
+    uint32_t done = 0;
+    int reduces = rg_kind_reduces(alg->kind);
+    for (uint32_t bits = 0; bits < 8; bits++) {
+        x->d.rule_l = bits & 1;
+        x->d.rank_order = bits >> 1 & 1;
+        x->d.prepare = bits >> 2;
+        if (!reduces && (x->d.rank_order || x->d.prepare)) continue;
+        if (x->d.prepare && (!all || x->d.rule_l != x->d.size % 2)) continue;
+        done += (uint32_t)prove(alg, x);
+    }
+    return done;
 }
 
 static uint32_t prove_counts(const rg_algorithm_t *alg, uint32_t n, uint32_t root) {
     struct {
         uint64_t count, chunk;
-    } cases[] = { { 0, 8 }, { 1, 8 },     { 2, 8 },         { 3, 8 },          { n - 1, 8 },
-                  { n, 8 }, { n + 1, 8 }, { 2 * n + 1, 1 }, { 17 * n + 5, 3 }, { 65537 * n + 4099, 9001 } };
-    uint32_t done = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (i > 3 && i < 7 && cases[i].count <= 3) continue;
+    } cases[] = { { 1, 8 },        { 17 * n + 5, 3 }, { 65537 * n + 4099, 9001 },
+                  { 0, 8 },        { 2, 8 },          { 3, 8 },
+                  { n - 1, 8 },    { n, 8 },          { n + 1, 8 },
+                  { 2 * n + 1, 1 } };
+    uint32_t done = 0, few = root > 2 && n > 8 ? 2 : sizeof cases / sizeof *cases;
+    for (uint32_t i = 0; i < few; i++) {
+        if (i > 5 && i < 9 && cases[i].count <= 3) continue;
         if (alg->kind == RG_KIND_BARRIER && i > 0) break;
-        for (uint32_t bits = 0; bits < 4; bits++) {
-            rg_coll_desc_t d = { .kind = alg->kind,
-                                 .size = n,
-                                 .root = root,
-                                 .count = cases[i].count,
-                                 .elem_size = 4,
-                                 .acc_size = 4,
-                                 .chunk = cases[i].chunk,
-                                 .rule_l = bits & 1,
-                                 .rank_order = bits >> 1 };
-            /* All roots are alike but for their numbers: rank order says nothing there. */
-            if (d.rank_order && alg->kind != RG_KIND_ALL_REDUCE) continue;
-            limit_steps(alg, &d, STEPS_MOST);
-            done += (uint32_t)prove(alg, &d);
-        }
+        subject_t x = { .d = { .kind = alg->kind,
+                               .size = n,
+                               .root = root,
+                               .count = cases[i].count,
+                               .elem_size = 4,
+                               .acc_size = 4,
+                               .chunk = cases[i].chunk } };
+        limit_steps(alg, &x, STEPS_MOST);
+        done += prove_options(alg, &x, i == 1 || i == 3);
     }
     return done;
 }
 
+/* Segments of all lengths in all places. */
+static uint32_t prove_segments(const rg_algorithm_t *alg, uint32_t n, uint32_t root) {
+    static const struct { uint64_t count, chunk; } cases[] = { { 0, 1 }, { 1, 1 }, { 3, 2 }, { 41, 3 }, { 5000, 700 } };
+    uint32_t done = 0, thin = root > 2 && n > 8;
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int lengths = 0; lengths < LENGTHS; lengths++)
+            for (int place = 0; place < PLACES; place++) {
+                if (cases[i].count == 0 && lengths + place != 0) continue;
+                if ((thin || i == 4) && (lengths + place) % 3 != (int)(root + n + i) % 3) continue;
+                if (thin && i != 2) continue;
+                subject_t x = { .d = { .kind = alg->kind,
+                                       .size = n,
+                                       .root = root,
+                                       .count = cases[i].count,
+                                       .elem_size = 4,
+                                       .acc_size = 4,
+                                       .chunk = cases[i].chunk },
+                                .lengths = lengths,
+                                .place = place };
+                limit_steps(alg, &x, STEPS_MOST / 3);
+                done += prove_options(alg, &x, i == 2 && place == CLOSE);
+            }
+    return done;
+}
+
+/* Where it makes a difference, every topology, with a few shapes each. */
+static uint32_t prove_topologies(const rg_algorithm_t *alg, uint32_t n, uint32_t root) {
+    static const struct {
+        uint64_t count, chunk;
+        int lengths, place;
+    } cases[] = { { 0, 1, EVEN, CLOSE },        { 1, 1, EVEN, CLOSE },       { 61, 3, EVEN, CLOSE },
+                  { 30000, 2500, EVEN, CLOSE }, { 5, 2, STAIRS, BACKWARDS }, { 19, 4, RANDOM, ELSEWHERE },
+                  { 7, 3, ONE_HAS_ALL, CLOSE } };
+    uint32_t done = 0, many = rg_kind_segmented(alg->kind) ? sizeof cases / sizeof *cases : 4;
+    for (int topology = NOWHERE + 1; topology < TOPOLOGIES; topology++)
+        for (uint32_t i = 0; i < many; i++) {
+            if (root > 2 && n > 7 && (uint32_t)(topology + 2 * (int)i + (int)root) % 7 != 0) continue;
+            subject_t x = { .d = { .kind = alg->kind,
+                                   .size = n,
+                                   .root = root,
+                                   .count = cases[i].count,
+                                   .elem_size = 4,
+                                   .acc_size = 4,
+                                   .chunk = cases[i].chunk },
+                            .lengths = cases[i].lengths,
+                            .place = cases[i].place,
+                            .topology = topology };
+            limit_steps(alg, &x, STEPS_MOST / 3);
+            done += prove_options(alg, &x, i == 2);
+        }
+    return done;
+}
+
+/* Hierarchical algorithms decline when they know nothing, or say by their name that they look. */
+static int looks_at_topology(const rg_algorithm_t *alg) { return strstr(alg->name, "hier") != NULL; }
+
 static uint32_t prove_all(const rg_algorithm_t *alg, uint32_t most) {
     uint32_t done = 0;
     for (uint32_t n = 1; n <= most; n++)
-        for (uint32_t root = 0; root < (alg->kind == RG_KIND_BROADCAST ? n : 1); root++)
-            done += prove_counts(alg, n, root);
+        for (uint32_t root = 0; root < (rg_kind_rooted(alg->kind) ? n : 1); root++) {
+            if (alg->kind == RG_KIND_P2P && n != 2) continue;
+            if (looks_at_topology(alg)) done += prove_topologies(alg, n, root);
+            else if (rg_kind_segmented(alg->kind)) done += prove_segments(alg, n, root);
+            else done += prove_counts(alg, n, root);
+        }
     return done;
 }
 
@@ -159,12 +336,16 @@ enum {
     EARLY_BARRIER,
     OUTSIDE,
     LOST_STEP,
+    OTHER_WEIGHT,
+    NOT_PREPARED,
+    NOT_THERE,
     MUTANTS
 };
 static const char *const mutant_names[MUTANTS] = {
     "dropped dependency",       "other peer",           "shorter span",          "flag of the final value",
     "swapped ordinals",         "partial value in OUT", "other place in TMP",    "result in another place",
-    "barrier message left out", "barrier too early",    "outside of the buffer", "local step left out"
+    "barrier message left out", "barrier too early",    "outside of the buffer", "local step left out",
+    "weight in another place",  "input not prepared",   "buffer not there"
 };
 
 static void remove_dep(rg_schedule_t *s, rg_step_t *x, uint32_t k) {
@@ -199,7 +380,7 @@ static int swap_ord(rg_schedule_t *s, uint32_t i) {
     rg_step_t *x = &s->steps[i];
     for (uint32_t k = i + 1; k < s->phase1_steps; k++) {
         rg_step_t *y = &s->steps[k];
-        if (y->kind != RG_STEP_SEND || y->peer != x->peer) continue;
+        if (y->kind != RG_STEP_SEND || y->peer != x->peer || (x->a.len == 0 && y->a.len == 0)) continue;
         uint32_t t = x->ord;
         x->ord = y->ord;
         y->ord = t;
@@ -235,7 +416,7 @@ static int plant(set_t *m, int what, uint32_t r, uint32_t i, uint32_t k) {
         }
         return 1;
     case FLIP_FINAL:
-        if (s->desc.kind != RG_KIND_ALL_REDUCE || x->kind == RG_STEP_SEND || x->dst.len == 0) return 0;
+        if (!rg_kind_reduces(s->desc.kind) || x->kind == RG_STEP_SEND || x->dst.len == 0) return 0;
         x->flags ^= RG_STEP_FINAL;
         return 1;
     case SWAP_ORD: return x->kind == RG_STEP_SEND && !phase2 && swap_ord(s, i);
@@ -250,7 +431,7 @@ static int plant(set_t *m, int what, uint32_t r, uint32_t i, uint32_t k) {
         return x->a.off < s->tmp_elems;
     case SHIFT_OUT:
         if (x->kind == RG_STEP_SEND || x->dst.buf != RG_BUF_OUT || x->dst.len == 0) return 0;
-        x->dst.off += x->dst.off + x->dst.len < s->desc.count ? 1 : (uint64_t)-1;
+        x->dst.off += x->dst.off + x->dst.len < s->elems[RG_BUF_OUT] ? 1 : (uint64_t)-1;
         return 1;
     case DROP_BARRIER: return phase2 && x->kind == RG_STEP_SEND && drop_message(m, r, x);
     case EARLY_BARRIER:
@@ -260,7 +441,20 @@ static int plant(set_t *m, int what, uint32_t r, uint32_t i, uint32_t k) {
         return 1;
     case OUTSIDE:
         if (x->kind == RG_STEP_SEND ? x->a.len == 0 : x->dst.len == 0) return 0;
-        *(x->kind == RG_STEP_SEND ? &x->a.off : &x->dst.off) += s->desc.count + s->tmp_elems;
+        *(x->kind == RG_STEP_SEND ? &x->a.off : &x->dst.off) +=
+            s->elems[RG_BUF_IN] + s->elems[RG_BUF_OUT] + s->desc.size + s->tmp_elems;
+        return 1;
+    case OTHER_WEIGHT:
+        if (x->kind != RG_STEP_RECV || x->dst.buf != RG_BUF_AUX || x->dst.len == 0) return 0;
+        x->dst.off += x->dst.off + x->dst.len < s->desc.size ? 1 : (uint64_t)-1;
+        return 1;
+    case NOT_PREPARED:
+        if (x->kind != RG_STEP_PREPARE) return 0;
+        make_nothing(x);
+        return 1;
+    case NOT_THERE:
+        if (rg_desc_has(&s->desc, RG_BUF_IN) || x->kind != RG_STEP_SEND || x->a.len == 0) return 0;
+        x->a.buf = RG_BUF_IN;
         return 1;
     default:
         if (message || x->dst.len == 0) return 0;
@@ -279,23 +473,39 @@ static int follows(const rg_schedule_t *s, uint32_t late, uint32_t early) {
     return 0;
 }
 
+/* Where a span is in place: IN and OUT are one memory, but for an exchange. */
+static rg_span_t where(const rg_schedule_t *s, rg_span_t x) {
+    rg_kind_t kind = s->desc.kind;
+    if (x.buf > RG_BUF_OUT || kind == RG_KIND_ALL_TO_ALL || kind == RG_KIND_P2P) return x;
+    uint64_t own = rg_kind_segmented(kind) ? rg_seg(&s->desc, RG_BUF_IN, s->desc.rank).off : 0;
+    int gathers = kind == RG_KIND_ALL_GATHER || kind == RG_KIND_GATHER;
+    if ((x.buf == RG_BUF_IN) == gathers) x.off += own;
+    x.buf = RG_BUF_IN;
+    return x;
+}
+
 static int touch(rg_span_t x, rg_span_t y) {
-    int one = (x.buf == RG_BUF_TMP) == (y.buf == RG_BUF_TMP); /* as in place */
-    return one && x.len != 0 && y.len != 0 && x.off < y.off + y.len && y.off < x.off + x.len;
+    return x.buf == y.buf && x.len != 0 && y.len != 0 && x.off < y.off + y.len && y.off < x.off + x.len;
 }
 
-static uint32_t spans(const rg_step_t *x, rg_span_t *all) {
+static uint32_t spans(const rg_schedule_t *s, const rg_step_t *x, rg_span_t *all) {
     uint32_t n = 0;
-    if (x->kind == RG_STEP_COPY && x->a.buf == RG_BUF_IN && x->dst.buf == RG_BUF_OUT) return 0; /* nothing, in place */
-    all[n++] = x->kind == RG_STEP_SEND ? rg_span(RG_BUF_IN, 0, 0) : x->dst;
-    if (x->kind != RG_STEP_RECV) all[n++] = x->a;
-    if (x->kind == RG_STEP_REDUCE) all[n++] = x->b;
-    return n;
+    if (x->kind == RG_STEP_PREPARE) {
+        all[n++] = rg_span(RG_BUF_IN, 0, s->elems[RG_BUF_IN]);
+        all[n++] = rg_span(RG_BUF_AUX, 0, s->desc.size);
+    } else {
+        all[n++] = x->kind == RG_STEP_SEND ? rg_span(RG_BUF_IN, 0, 0) : x->dst;
+        if (x->kind != RG_STEP_RECV) all[n++] = x->a;
+        if (x->kind == RG_STEP_REDUCE) all[n++] = x->b;
+    }
+    for (uint32_t i = 0; i < n; i++) all[i] = where(s, all[i]);
+    /* A copy from a place to itself is nothing. */
+    return x->kind == RG_STEP_COPY && all[0].buf == all[1].buf && all[0].off == all[1].off ? 0 : n;
 }
 
-static int conflict(const rg_step_t *x, const rg_step_t *y) {
+static int conflict(const rg_schedule_t *s, const rg_step_t *x, const rg_step_t *y) {
     rg_span_t a[3], b[3];
-    uint32_t n = spans(x, a), m = spans(y, b);
+    uint32_t n = spans(s, x, a), m = spans(s, y, b);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < m; k++)
             if ((i == 0 || k == 0) && touch(a[i], b[k])) return 1;
@@ -306,7 +516,7 @@ static int conflict(const rg_step_t *x, const rg_step_t *y) {
 static int dep_was_needed(const rg_schedule_t *s, uint32_t late) {
     for (uint32_t j = late; j < s->phase1_steps; j++)
         for (uint32_t i = 0; i < j; i++)
-            if (conflict(&s->steps[i], &s->steps[j]) && !follows(s, j, i)) return 1;
+            if (conflict(s, &s->steps[i], &s->steps[j]) && !follows(s, j, i)) return 1;
     return 0;
 }
 
@@ -327,7 +537,7 @@ static int objects(const set_t *m) {
     return 1;
 }
 
-static void try_mutant(const rg_algorithm_t *alg, const rg_coll_desc_t *d, set_t *m, int what, uint32_t r, uint32_t i) {
+static void try_mutant(const rg_algorithm_t *alg, const subject_t *d, set_t *m, int what, uint32_t r, uint32_t i) {
     const set_t good = *m;
     for (uint32_t k = 0; k < 8; k++) {
         for (uint32_t q = 0; q < m->n; q++) m->s[q] = clone(good.s[q]);
@@ -351,37 +561,62 @@ static void try_mutant(const rg_algorithm_t *alg, const rg_coll_desc_t *d, set_t
     }
 }
 
-static void mutate(const rg_algorithm_t *alg, uint32_t n, uint64_t count, uint64_t chunk, uint32_t rank_order) {
-    rg_coll_desc_t d = { .kind = alg->kind,
-                         .size = n,
-                         .root = n - 1,
-                         .count = count,
-                         .elem_size = 4,
-                         .acc_size = 4,
-                         .chunk = chunk,
-                         .rule_l = 1,
-                         .rank_order = rank_order };
+static void mutate(const rg_algorithm_t *alg, const subject_t *x) {
     set_t m;
-    if ((alg->applies != NULL && !alg->applies(&d)) || !set_build(&m, alg, &d)) return;
-    for (uint32_t r = 0; r < n; r++)
+    if (!applies(alg, x) || !set_build(&m, alg, x)) return;
+    for (uint32_t r = 0; r < m.n; r++)
         for (uint32_t i = 0; i < m.s[r]->n_steps; i++)
-            for (int what = 0; what < MUTANTS; what++) try_mutant(alg, &d, &m, what, r, i);
+            for (int what = 0; what < MUTANTS; what++) try_mutant(alg, x, &m, what, r, i);
     set_free(&m);
+}
+
+static subject_t small(const rg_algorithm_t *alg, uint32_t n, uint64_t count, uint64_t chunk) {
+    return (subject_t){ .d = { .kind = alg->kind,
+                               .size = n,
+                               .root = n - 1,
+                               .count = count,
+                               .elem_size = 4,
+                               .acc_size = 4,
+                               .chunk = chunk,
+                               .rule_l = 1 } };
+}
+
+/* Some shapes of each kind, small enough that every step can be spoilt in every way. */
+static void mutate_all(const rg_algorithm_t *alg, uint32_t n) {
+    subject_t x = small(alg, n, 2 * n + 1, 1);
+    if (looks_at_topology(alg)) x.topology = n == 4 ? TWO_HOSTS : n == 5 ? TWO_SITES : UNEVEN_HOSTS;
+    if (rg_kind_segmented(alg->kind)) {
+        x.d.count = 2;
+        mutate(alg, &x);
+        x.lengths = STAIRS;
+        x.place = n % 2 ? BACKWARDS : ELSEWHERE;
+    }
+    mutate(alg, &x);
+    if (n < 4 && !rg_kind_segmented(alg->kind)) {
+        x.d.count = 6 * n + 1;
+        mutate(alg, &x);
+    }
+    if (!rg_kind_reduces(alg->kind)) return;
+    x = small(alg, n, n + 1, 1);
+    x.topology = looks_at_topology(alg) ? TWO_HOSTS : NOWHERE;
+    x.d.rank_order = 1;
+    mutate(alg, &x);
+    x.d.rank_order = 0;
+    x.d.prepare = 1;
+    x.d.chunk = 3;
+    if (n < 5) mutate(alg, &x);
 }
 
 /* Zero copy where no message proves that the bytes were consumed, and where there is no barrier at the end. */
 static void wrong_zero_copy(void) {
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++)
         for (uint32_t n = 2; n < 6; n++) {
-            rg_coll_desc_t d = {
-                .kind = (*a)->kind, .size = n, .count = 64, .elem_size = 4, .acc_size = 4, .chunk = 4
-            };
-            int one_shot = d.kind == RG_KIND_ALL_REDUCE && strcmp((*a)->name, "direct") == 0;
-            d.rule_l = (uint32_t)one_shot;
+            subject_t x = small(*a, n, 64, 4);
+            x.d.rule_l = (*a)->kind == RG_KIND_ALL_REDUCE && strcmp((*a)->name, "direct") == 0;
             set_t m;
-            if (!set_build(&m, *a, &d)) continue;
+            if (!applies(*a, &x) || !set_build(&m, *a, &x)) continue;
             for (uint32_t r = 0; r < n; r++) m.s[r]->flags |= RG_SCHED_ZERO_COPY;
-            if (!objects(&m)) complain(*a, &d, "planted fault not found: zero copy");
+            if (!objects(&m)) complain(*a, &x, "planted fault not found: zero copy");
             set_free(&m);
         }
 }
@@ -391,9 +626,11 @@ static void both_wait(void) {
     static const rg_algorithm_t *alg;
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++)
         if ((*a)->kind == RG_KIND_ALL_REDUCE && strcmp((*a)->name, "direct") == 0) alg = *a;
-    rg_coll_desc_t d = { .kind = RG_KIND_ALL_REDUCE, .size = 2, .count = 5, .elem_size = 4, .acc_size = 4, .chunk = 5 };
+    if (alg == NULL) return;
+    subject_t x = small(alg, 2, 5, 5);
     set_t m;
-    if (alg == NULL || !set_build(&m, alg, &d)) return;
+    x.d.rule_l = 0;
+    if (!set_build(&m, alg, &x)) return;
     for (uint32_t r = 0; r < 2; r++) {
         rg_step_t t = m.s[r]->steps[0];
         m.s[r]->steps[0] = m.s[r]->steps[1];
@@ -403,41 +640,48 @@ static void both_wait(void) {
         m.s[r]->steps[1].first_dep = 0;
         m.s[r]->deps[0] = 0;
     }
-    if (!objects(&m)) complain(alg, &d, "planted fault not found: both wait");
+    if (!objects(&m)) complain(alg, &x, "planted fault not found: both wait");
     set_free(&m);
+}
+
+/* What one rank sends another must be what that one expects. */
+static void other_lengths(void) {
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
+        subject_t x = small(*a, 3, 4, 4);
+        set_t m;
+        x.lengths = RANDOM;
+        if (!rg_kind_segmented((*a)->kind) || looks_at_topology(*a) || !applies(*a, &x) || !set_build(&m, *a, &x))
+            continue;
+        *(uint64_t *)(uintptr_t)&m.s[1]->desc.lens[2] += 1;
+        if (!objects(&m)) complain(*a, &x, "planted fault not found: other lengths");
+        set_free(&m);
+    }
 }
 
 /* The same operand twice. */
 static void same_twice(void) {
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
-        rg_coll_desc_t d = {
-            .kind = RG_KIND_ALL_REDUCE, .size = 4, .count = 5, .elem_size = 4, .acc_size = 4, .chunk = 5
-        };
+        subject_t x = small(*a, 4, 5, 5);
         set_t m;
-        if ((*a)->kind != RG_KIND_ALL_REDUCE || strcmp((*a)->name, "direct") != 0 || !set_build(&m, *a, &d)) continue;
+        x.d.rule_l = 0;
+        if ((*a)->kind != RG_KIND_ALL_REDUCE || strcmp((*a)->name, "direct") != 0 || !set_build(&m, *a, &x)) continue;
         for (uint32_t i = 0; i < m.s[0]->n_steps; i++)
             if (m.s[0]->steps[i].kind == RG_STEP_REDUCE) {
                 m.s[0]->steps[i].b = m.s[0]->steps[i].a;
                 break;
             }
-        if (!objects(&m)) complain(*a, &d, "planted fault not found: an operand twice");
+        if (!objects(&m)) complain(*a, &x, "planted fault not found: an operand twice");
         set_free(&m);
     }
 }
 
 static void plant_all(void) {
-    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
-        static const uint32_t sizes[] = { 2, 3, 4, 5 };
-        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            uint32_t n = sizes[i];
-            mutate(*a, n, 2 * n + 1, 1, 0);
-            if (n < 4) mutate(*a, n, 6 * n + 1, 1, 0);
-            if ((*a)->kind == RG_KIND_ALL_REDUCE) mutate(*a, n, 2 * n + 1, 1, 1);
-        }
-    }
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++)
+        for (uint32_t n = 2; n < 6; n++) mutate_all(*a, n);
     wrong_zero_copy();
     both_wait();
     same_twice();
+    other_lengths();
     for (int what = 0; what < MUTANTS; what++) {
         printf("planted: %-26s %6" PRIu32 ", caught %6" PRIu32, mutant_names[what], planted[what], caught[what]);
         printf(redundant[what] ? ", redundant %" PRIu32 "\n" : "\n", redundant[what]);

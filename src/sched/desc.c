@@ -66,6 +66,13 @@ uint64_t rg_seg_max(const rg_coll_desc_t *d) {
     return most;
 }
 
+uint64_t rg_seg_total(const rg_coll_desc_t *d) {
+    if (d->lens == NULL) return d->count > UINT64_MAX / d->size ? UINT64_MAX : d->count * d->size;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < d->size; i++) sum = d->lens[i] > UINT64_MAX - sum ? UINT64_MAX : sum + d->lens[i];
+    return sum;
+}
+
 /* ---- Buffers -------------------------------------------------------------------------------------------------- */
 
 /* Where the last segment ends; UINT64_MAX when that is beyond all numbers. */
@@ -138,8 +145,8 @@ int rg_desc_copy(rg_coll_desc_t *d, void **block) {
     *block = NULL;
     if (!rg_kind_segmented(d->kind)) d->offs = d->lens = NULL;
     if (d->kind != RG_KIND_ALL_TO_ALL) d->in_offs = d->in_lens = NULL;
-    if (d->offs != NULL || d->lens != NULL) words += 2 * n;
-    if (d->in_offs != NULL || d->in_lens != NULL) words += 2 * n;
+    int out_given = d->offs != NULL || d->lens != NULL, in_given = d->in_offs != NULL || d->in_lens != NULL;
+    words += 2 * n * (size_t)(out_given + in_given);
     if (d->topo != NULL) groups = n * d->topo->levels;
     if (words == 0 && d->topo == NULL) return 1;
     /* The widest first, so that all of it is aligned. */

@@ -56,6 +56,22 @@ typedef struct rg_net_summary {
     } link[RG_LEVELS_MAX + 1];
 } rg_net_summary_t;
 
+/* What one member measured: of its links to members on its host, elsewhere on its site, and on other sites. latency is
+ * one way; 0: not known. In a view it has six bytes, because every member carries it: classes half an octave apart. */
+#define RG_NET_KINDS 3
+#define RG_NET_BYTES 6
+typedef struct rg_net {
+    struct {
+        uint64_t latency_ns, bytes_per_s;
+    } link[RG_NET_KINDS];
+    uint32_t shared; /* 1: with all members on its host it shares memory */
+} rg_net_t;
+void rg_net_pack(const rg_net_t *net, uint8_t out[RG_NET_BYTES]);
+void rg_net_unpack(const uint8_t in[RG_NET_BYTES], rg_net_t *net);
+/* 0 for 0, else 1 + twice the binary logarithm, rounded; and the middle of a class. */
+uint8_t rg_net_class(uint64_t value);
+uint64_t rg_net_value(uint8_t class);
+
 /* The model used for a view. Pure, so that all members have the same. */
 void rg_cost_model(rg_cost_model_t *m, const rg_net_summary_t *net);
 

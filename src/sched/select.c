@@ -32,6 +32,9 @@
  * measured with 4 processes on 2 cores, 12 us a message. */
 #define WORK_OF_ALPHA_SHARED 2.0
 
+/* How long the segments of an exchange are taken to be when each rank knows its own only. */
+#define GUESS_BYTES 16384u
+
 /* What a piece is when an algorithm has no preference. */
 #define CHUNK_DEFAULT 131072u
 
@@ -171,6 +174,21 @@ static void set_chunk(rg_coll_desc_t *d, const rg_algorithm_t *a, uint32_t chunk
     if (d->chunk == 0) d->chunk = 1;
 }
 
+/* What of a description is equal on all members, and so may be looked at. */
+static rg_coll_desc_t known_to_all(const rg_coll_desc_t *d) {
+    static const uint64_t not_told = 0;
+    rg_coll_desc_t all = *d;
+    all.offs = all.in_offs = NULL;
+    all.rank = 0;
+    all.in_place = 0;
+    if (d->kind == RG_KIND_ALL_TO_ALL && (d->lens != NULL || d->in_lens != NULL)) {
+        all.lens = NULL;
+        all.in_lens = &not_told;
+        all.count = GUESS_BYTES / (d->elem_size == 0 ? 1 : d->elem_size);
+    }
+    return all;
+}
+
 static int applies(const rg_algorithm_t *a, const rg_coll_desc_t *d) {
     return a->kind == d->kind && (a->applies == NULL || a->applies(d));
 }
@@ -180,32 +198,33 @@ const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *
     text_t t = { text, cap, 0 };
     if (cap != 0) text[0] = 0;
     const rg_algorithm_t *best = NULL;
+    rg_coll_desc_t all = known_to_all(d);
     if (forced != NULL && !parse(forced, d->kind, &best, &t)) return NULL;
-    if (best != NULL && !applies(best, d)) {
+    if (best != NULL && !applies(best, &all)) {
         say(&t,
             "algorithm: %s=%s was asked for, but it cannot do %llu elements of %u bytes on %u members%s; ask for "
             "another of ",
-            rg_kind_name(d->kind), best->name, (unsigned long long)d->count, d->elem_size, d->size,
+            rg_kind_name(d->kind), best->name, (unsigned long long)all.count, d->elem_size, d->size,
             d->rank_order ? " in rank order" : "");
         say_names(&t, d->kind);
         say(&t, ", or for none");
         return NULL;
     }
     if (best != NULL) {
-        set_chunk(d, best, chunk_bytes);
+        set_chunk(&all, best, chunk_bytes);
+        d->chunk = all.chunk;
         return best;
     }
     double least = 0;
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
-        if (!applies(*a, d)) continue;
-        rg_coll_desc_t with = *d;
-        set_chunk(&with, *a, chunk_bytes);
-        double cost = (*a)->cost(&with, m);
+        if (!applies(*a, &all)) continue;
+        set_chunk(&all, *a, chunk_bytes);
+        double cost = (*a)->cost(&all, m);
         /* A tie goes to the first of the table, which is sorted by name. */
         if (best == NULL || cost < least) {
             best = *a;
             least = cost;
-            d->chunk = with.chunk;
+            d->chunk = all.chunk;
         }
     }
     if (best == NULL) say(&t, "algorithm: none can do this operation");

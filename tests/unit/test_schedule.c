@@ -121,9 +121,10 @@ Test(schedule, build__alone__one_final_copy) {
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
         rg_coll_desc_t d = desc((*a)->kind, 1, 0, 100);
         d.rule_l = 1;
+        if ((*a)->kind == RG_KIND_P2P || ((*a)->applies != NULL && !(*a)->applies(&d))) continue;
         rg_schedule_t *s = built((*a)->kind, (*a)->name, &d);
         cr_assert_eq(s->n_steps, (*a)->kind == RG_KIND_BARRIER ? 0 : 1);
-        if (s->n_steps) cr_assert_eq(s->steps[0].flags, (*a)->kind == RG_KIND_ALL_REDUCE ? RG_STEP_FINAL : 0);
+        if (s->n_steps) cr_assert_eq(s->steps[0].flags, rg_kind_reduces((*a)->kind) ? RG_STEP_FINAL : 0);
         rg_sched_free(s);
     }
 }
@@ -132,6 +133,7 @@ Test(schedule, build__a_thousand_ranks__takes_little_time_and_room) {
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
         rg_coll_desc_t d = desc((*a)->kind, 1024, 513, 3u << 20);
         d.rule_l = 1;
+        if (d.kind == RG_KIND_P2P) continue;
         if ((*a)->applies != NULL && !(*a)->applies(&d)) continue;
         struct timespec t0, t1;
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t0);
