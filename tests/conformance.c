@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-extern const rg_transport_t rg_transport_tcp, rg_transport_inproc;
+extern const rg_transport_t rg_transport_tcp, rg_transport_inproc, rg_transport_shm;
 
 #define COOKIES 4096
 #define BIG (64u << 20)
@@ -795,6 +795,7 @@ static const struct {
     { "tcp-3-rails", &rg_transport_tcp, "127.0.0.1", 3, NULL },
     { "tcp-12-rails", &rg_transport_tcp, "127.0.0.1", 12, NULL },
     { "tcp-v6", &rg_transport_tcp, "::1", 1, NULL },
+    { "shm", &rg_transport_shm, NULL, 1, NULL },
     { "auto", &rg_transport_auto, "127.0.0.1", 1, NULL },
     { "auto-inproc", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_inproc },
     { "auto-refused", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_refuse },

@@ -1,0 +1,147 @@
+/* shm_pull.c: large messages. The sender says where its bytes lie and the receiver fetches them: out of a region that
+ * it has mapped, where a reduction reads the peer's memory as its operand and nothing is copied; or with
+ * process_vm_readv in pieces that stay in cache; or, where a host forbids that, the sender pushes pieces through the
+ * ring. Meanwhile the sender may take its buffer back at any instant (a fence, a drop) and its user may overwrite it.
+ * So what was read is believed only after the slot's generation was seen unchanged, read after the bytes were. Until
+ * then the sink holds bytes that mean nothing, and the receive is not finished.
+ * It must not tell RECEIVED, nor acknowledge, before that, and must never wait for the sender. */
+#include "shm_internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#define STEP (256u << 10) /* between two looks at the generation */
+
+rg_shm_hooks_t rg_shm_hooks;
+
+static void ask_push(link_t *l, recv_op_t *op) {
+    uint32_t slot = op->large.id.slot;
+    op->how = PULL_PUSHED;
+    l->pushed[slot] = op;
+    l->push_owed |= 1ull << slot;
+}
+
+void rgm_pull_begin(link_t *l, recv_op_t *op, const large_t *m) {
+    op->bound = 1;
+    op->large = *m;
+    op->got = 0;
+    const mapped_t *map = m->region ? rgm_region_find(l, m->region) : NULL;
+    if (map && map->base && m->off <= map->len && m->total <= map->len - m->off) {
+        op->how = PULL_REGION;
+        op->from = map->base + m->off;
+        l->n_pulls++;
+    } else if (l->can_copy) {
+        op->how = PULL_COPY;
+        l->n_pulls++;
+    } else {
+        ask_push(l, op);
+    }
+}
+
+void rgm_pull_end(link_t *l, recv_op_t *op) {
+    if (op->how == PULL_REGION || op->how == PULL_COPY) l->n_pulls--;
+    if (op->how == PULL_PUSHED && l->pushed[op->large.id.slot] == op) {
+        l->pushed[op->large.id.slot] = NULL;
+        l->push_owed &= ~(1ull << op->large.id.slot);
+    }
+    op->how = PULL_NONE;
+}
+
+/* Whether the sender still stood by its message when everything read so far had been read. */
+static int still_valid(const link_t *l, const recv_op_t *op) {
+    if (rg_shm_hooks.between) rg_shm_hooks.between(rg_shm_hooks.arg);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return LOAD(&l->in->gen[op->large.id.slot]) == op->large.id.gen || rg_shm_hooks.no_validate;
+}
+
+static void give_up(link_t *l, recv_op_t *op) {
+    rgm_pull_end(l, op);
+    op->dead = 1; /* and bound: nothing else may fill it. A fence or the end of the link completes it. */
+}
+
+/* Copies n bytes of the sender's memory. The witness comes with them in the same call: that it is right shows that
+ * this is still the process that the link was made with, and not another one that got its number. */
+static int copy_from(const link_t *l, void *to, uint64_t addr, size_t n) {
+    uint8_t w[16];
+    struct iovec local[2] = { { to, n }, { w, sizeof w } };
+    struct iovec remote[2] = { { (void *)(uintptr_t)addr, n }, { (void *)(uintptr_t)l->witness_addr, sizeof w } };
+    ssize_t got = process_vm_readv(l->pid, local, 2, remote, 2, 0);
+    if (got == (ssize_t)(n + sizeof w)) {
+        if (memcmp(w, l->witness, sizeof w) == 0) return 0;
+        errno = ESRCH;
+    } else if (got >= 0) {
+        errno = EFAULT;
+    }
+    return -1;
+}
+
+static uint64_t step_bytes(const recv_op_t *op, uint64_t most) {
+    uint64_t left = op->r.len - op->got, e = op->r.reduce ? op->r.wire_elem : 1;
+    return left <= most ? left : most / e * e;
+}
+
+/* One piece. 0, or -1 when there is nothing more to fetch for this receive. */
+static int fetch(rg_tp_t *tp, link_t *l, recv_op_t *op, uint64_t *budget) {
+    uint64_t n = step_bytes(op, op->how == PULL_COPY && op->r.reduce ? SCRATCH : STEP);
+    if (op->how == PULL_REGION) {
+        rgm_sink(&op->r, op->from + op->got, op->got, n);
+    } else {
+        void *to = op->r.reduce ? tp->scratch : (uint8_t *)op->r.dst + op->got;
+        if (copy_from(l, to, op->large.addr + op->got, n) != 0) {
+            int e = errno;
+            /* Taken back and unmapped already, or the end of the process, which we are about to hear of. */
+            if (e == ESRCH || !still_valid(l, op)) {
+                give_up(l, op);
+                return -1;
+            }
+            /* Memory that only its owner can read (a device's, say), or a permission that was withdrawn. */
+            if (e == EPERM || e == ENOSYS) l->can_copy = 0;
+            l->n_pulls--;
+            ask_push(l, op);
+            return -1;
+        }
+        if (op->r.reduce) rgm_sink(&op->r, to, op->got, n);
+    }
+    if (!still_valid(l, op)) {
+        give_up(l, op);
+        return -1;
+    }
+    op->got += n;
+    *budget -= n < *budget ? n : *budget;
+    return 0;
+}
+
+static void finish(rg_tp_t *tp, link_t *l, recv_op_t *op) {
+    rgm_owe_ack(l, op->large.id);
+    rgm_pull_end(l, op);
+    rgm_recv_unlink(l, op);
+    rgm_recv_done(tp, l, op, RG_TP_DONE, NULL);
+}
+
+void rgm_pulls(rg_tp_t *tp, link_t *l) {
+    uint64_t budget = TURN;
+    recv_op_t *next;
+    for (recv_op_t *op = l->recv_head; op && l->n_pulls && budget; op = next) {
+        next = op->next;
+        if (op->how != PULL_REGION && op->how != PULL_COPY) continue;
+        int rc = 0;
+        while (rc == 0 && op->got < op->r.len && budget) rc = fetch(tp, l, op, &budget);
+        if (rc == 0 && op->got == op->r.len) finish(tp, l, op);
+    }
+}
+
+int rgm_part(rg_tp_t *tp, link_t *l, slot_id_t id, uint64_t off, const uint8_t *p, uint32_t n) {
+    if (id.slot >= SLOTS) return -1;
+    recv_op_t *op = l->pushed[id.slot];
+    if (!op || op->large.id.gen != id.gen) return 1; /* of a receive that ended */
+    uint32_t e = op->r.reduce ? op->r.wire_elem : 1;
+    if (off != op->got || n == 0 || n > op->r.len - op->got || n % e) return -1;
+    rgm_sink(&op->r, p, op->got, n);
+    op->got += n;
+    if (op->got < op->r.len) return 1;
+    rgm_pull_end(l, op);
+    rgm_recv_unlink(l, op);
+    rgm_recv_done(tp, l, op, RG_TP_DONE, NULL);
+    return 1;
+}
