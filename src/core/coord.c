@@ -10,7 +10,7 @@
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
 typedef struct rg_coord_layout {
-    size_t seats, roster, rank_seat, next_rank, conns, ids, maps, reports, activate, out, acts, total;
+    size_t seats, roster, rank_seat, next_rank, conns, ids, sets, lost, maps, set_maps, reports, activate, out, acts, total;
     size_t reports_n, activate_n, out_n;
     uint32_t cells, acts_n, map_len;
 } rg_coord_layout_t;
@@ -27,7 +27,7 @@ static rg_coord_layout_t coord_layout(uint32_t max) {
     l.cells = rg_idmap_cells(max);
     l.acts_n = 16 * max + 256;
     l.map_len = (max + 7) / 8;
-    l.reports_n = RG_CORE_MAX_MESSAGE + (size_t)max * 8192;
+    l.reports_n = RG_CORE_MAX_MESSAGE + (size_t)max * 131072;
     l.activate_n = RG_CORE_MAX_MESSAGE;
     l.out_n = 2 * (size_t)RG_CORE_MAX_MESSAGE + (size_t)max * 2048;
     l.seats = layout_take(&l, max * sizeof(rg_seat_t));
@@ -36,7 +36,10 @@ static rg_coord_layout_t coord_layout(uint32_t max) {
     l.next_rank = layout_take(&l, max * sizeof(uint32_t));
     l.conns = layout_take(&l, l.cells * sizeof(rg_idcell_t));
     l.ids = layout_take(&l, l.cells * sizeof(rg_idcell_t));
-    l.maps = layout_take(&l, (size_t)2 * RG_DECISIONS_MAX * l.map_len);
+    l.maps = layout_take(&l, (size_t)2 * RG_UNTAGGED_MAX * l.map_len);
+    l.set_maps = layout_take(&l, (size_t)2 * RG_SETS_IN_VIEW * l.map_len);
+    l.lost = layout_take(&l, max * sizeof(uint32_t));
+    l.sets = layout_take(&l, rg_idmap_cells(RG_SETS_IN_VIEW) * sizeof(rg_idcell_t));
     l.acts = layout_take(&l, l.acts_n * sizeof(rg_cact_rec_t));
     l.reports = layout_take(&l, l.reports_n);
     l.activate = layout_take(&l, l.activate_n);
@@ -61,6 +64,10 @@ rg_status_t rg_coord_init(rg_coord_t *c, const rg_coord_params_t *p) {
     c->by_id.cells = (rg_idcell_t *)(void *)(base + l.ids);
     c->by_conn.mask = c->by_id.mask = l.cells - 1;
     c->maps = base + l.maps;
+    c->lost = (uint32_t *)(void *)(base + l.lost);
+    c->set_maps = base + l.set_maps;
+    c->set_of.cells = (rg_idcell_t *)(void *)(base + l.sets);
+    c->set_of.mask = rg_idmap_cells(RG_SETS_IN_VIEW) - 1;
     c->map_len = l.map_len;
     c->acts = (rg_cact_rec_t *)(void *)(base + l.acts);
     c->act_cap = l.acts_n;
@@ -228,6 +235,7 @@ static void on_heartbeat(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
     s->bytes_received = h.bytes_received;
     s->operations = h.operations;
     s->gen = h.gen;
+    memcpy(s->net, h.net, sizeof s->net);
     if (s->state == RG_SEAT_MEMBER && h.epoch && h.watermark > s->watermark) {
         uint64_t old = s->watermark;
         s->watermark = h.watermark;
@@ -391,6 +399,9 @@ static void roll_row(const rg_coord_t *c, const rg_seat_t *s, uint64_t now_ns, r
     r->candidate = s->state == RG_SEAT_CANDIDATE;
     r->suspected = s->suspect != 0;
     r->conn = s->conn;
+    r->host = s->m.host;
+    r->site = s->m.site;
+    memcpy(r->net, s->net, sizeof r->net);
     memcpy(r->identity, s->m.identity, sizeof r->identity);
     rg_text_copy(r->label, sizeof r->label, s->label);
     (void)c;

@@ -12,6 +12,8 @@
 #define RG_COMPLAINTS_MAX 1024u /* broken links that are being looked at */
 #define RG_GONE_MAX 128u        /* departed candidates that the others have not been told of */
 #define RG_EXPELLED_MAX 256u    /* expelled members that are remembered with the reason */
+#define RG_TALLY_MAX 16384u     /* operations that reports can speak of in one round */
+#define RG_UNTAGGED_MAX 1024u   /* of those, with tag 0 of the whole group */
 #define RG_COORD_MISSING_MAX 64u
 #define RG_CAUSE_MAX 96u
 
@@ -22,6 +24,7 @@ typedef enum rg_suspect { RG_SUSPECT_NO = 0, RG_SUSPECT_SILENT = 1, RG_SUSPECT_F
 
 typedef struct rg_seat {
     rg_core_member_t m;
+    uint8_t net[RG_CORE_NET]; /* as last heard; m.net is what the view says */
     uint64_t conn, last_heard, suspect_at, told, base;
     uint64_t bytes_sent, bytes_received, operations, gen, watermark, promise;
     uint64_t ready_upto, missing[RG_COORD_MISSING_MAX];
@@ -56,6 +59,15 @@ typedef struct rg_expelled {
     char text[RG_CORE_TEXT_MAX];
 } rg_expelled_t;
 
+/* A sub-group that reports speak of, as ranks of the view that ends. While nobody has said who is in it, it is whoever
+ * knows of one of its operations. */
+typedef struct rg_tally_set {
+    uint64_t id, hash;
+    uint32_t map; /* offset in set_maps: one over the old ranks, one over the new */
+    uint32_t definer, other;
+    uint8_t defined, conflict;
+} rg_tally_set_t;
+
 /* What the reports say about one operation, summed over its participants in the new view. */
 typedef struct rg_tally {
     rg_op_key_t key;
@@ -65,8 +77,11 @@ typedef struct rg_tally {
     uint32_t like_sig, like_other, sig_rank, other_rank, done_rank;
     uint64_t sig_id, other_id, done_id, computed, numbering, blame;
     int32_t status;
-    uint32_t map; /* offset of the two maps of FORWARD */
-    uint8_t have_sig, mixed;
+    uint32_t map;         /* offset of the two maps of FORWARD; only where there can be one */
+    uint32_t cell, stream_cell;
+    uint16_t stream_next; /* of the same set and tag: index + 1 */
+    uint16_t set_at;
+    uint8_t have_sig, mixed, state, touched; /* state: of the member being looked at, when touched */
     char text[RG_CORE_TEXT_MAX];
 } rg_tally_t;
 
@@ -109,11 +124,14 @@ struct rg_coord {
     rg_expelled_t expelled[RG_EXPELLED_MAX];
     uint32_t expelled_at;
 
-    rg_tally_t tally[RG_DECISIONS_MAX];
-    uint32_t n_tally;
-    uint16_t tally_hash[4 * RG_DECISIONS_MAX];
-    uint8_t state_of[RG_DECISIONS_MAX]; /* of the member being looked at, by tally */
-    uint8_t *maps;                      /* two per tally */
+    rg_tally_t tally[RG_TALLY_MAX];
+    uint32_t n_tally, n_untagged, n_touched, n_sets, n_lost, *lost;
+    uint16_t tally_hash[4 * RG_TALLY_MAX], stream_hash[4 * RG_TALLY_MAX]; /* index + 1 */
+    uint16_t untagged[RG_UNTAGGED_MAX], touched[RG_TALLY_MAX];
+    rg_tally_set_t set[RG_SETS_IN_VIEW];
+    rg_idmap_t set_of;
+    uint8_t *set_maps; /* two per set */
+    uint8_t *maps;     /* two per untagged tally */
     uint32_t map_len;
 
     size_t reports_len, reports_cap;
@@ -174,12 +192,13 @@ void rg_coord_send_expelled(rg_coord_t *c, uint64_t conn, uint64_t id);
 void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t cut); /* members: next_rank[0..n) */
 void rg_coord_freeze(rg_coord_t *c, const rg_seat_t *s);
 void rg_coord_resend_view(rg_coord_t *c, uint64_t conn);
-void rg_coord_activate(rg_coord_t *c, const rg_w_t *w); /* keeps it, and sends it to the seats in rank_seat */
-void rg_coord_write_view(rg_coord_t *c, rg_w_t *w);
 
-/* coord_decide.c: rules D. Fills the tally from the reports of the seats in next_rank[0..n); 0: seat *bad reported
- * more than can be decided on and must go. */
+/* coord_tally.c: adds up the reports of the seats in next_rank[0..n); 0: seat *bad reported more than can be decided on
+ * and must go. */
 int rg_coord_tally(rg_coord_t *c, uint32_t n, uint32_t *bad);
-void rg_coord_write_decisions(rg_coord_t *c, rg_w_t *w, uint32_t n);
+int rg_tally_has(const rg_coord_t *c, const rg_tally_t *t, const rg_seat_t *s); /* s takes part, by the old view */
+
+/* coord_decide.c: rules D. 0: there are more than a view can carry. */
+int rg_coord_write_decisions(rg_coord_t *c, rg_w_t *w, uint32_t n);
 
 #endif

@@ -128,6 +128,7 @@ void rg_coord_on_join(rg_coord_t *c, uint64_t conn, rg_r_t *r, uint16_t version)
     s->conn = conn;
     rg_idmap_put(&c->by_conn, conn, (uint64_t)(s - c->seats));
     s->m.host = j.host;
+    s->m.site = j.site;
     s->m.cores = j.cores;
     memcpy(s->m.identity, j.identity, 16);
     s->m.addr_len = j.addr_len;
@@ -312,6 +313,8 @@ void rg_coord_drop_candidate(rg_coord_t *c, rg_seat_t *s, rg_status_t status, co
 
 void rg_coord_on_ready(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
     uint64_t upto = rg_r_u64(r);
+    uint8_t net[RG_CORE_NET];
+    rg_r_bytes(r, net, sizeof net);
     uint32_t n = rg_r_u32(r);
     if (n > RG_COORD_MISSING_MAX) r->bad = 1;
     if (r->bad || s->state != RG_SEAT_CANDIDATE) return;
@@ -319,6 +322,7 @@ void rg_coord_on_ready(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
     s->n_missing = r->bad ? 0 : n;
     s->ready = !r->bad;
     s->ready_upto = upto;
+    memcpy(s->net, net, sizeof net);
     c->grow_dirty = 1;
 }
 

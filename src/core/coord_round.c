@@ -10,7 +10,7 @@
 
 /* ---- The view -------------------------------------------------------------------------------------------------- */
 
-void rg_coord_write_view(rg_coord_t *c, rg_w_t *w) {
+static void write_head(const rg_coord_t *c, rg_w_t *w, int whole) {
     rg_w_header(w, RG_MSG_ACTIVATE);
     rg_view_head_t v = { .term = c->term,
                          .epoch = c->epoch,
@@ -18,20 +18,66 @@ void rg_coord_write_view(rg_coord_t *c, rg_w_t *w) {
                          .data_epoch = c->data_epoch,
                          .cut = c->cut,
                          .kind = (uint8_t)c->kind,
+                         .whole = (uint8_t)whole,
                          .n = c->n };
     rg_w_view_head(w, &v);
-    for (uint32_t i = 0; i < c->n; i++) {
-        rg_w_u64(w, c->seats[c->next_rank[i]].m.id);
-        rg_w_u64(w, c->seats[c->next_rank[i]].m.first_gen);
+}
+
+static void write_listed(const rg_coord_t *c, rg_w_t *w, uint32_t from) {
+    for (uint32_t i = from; i < c->n; i++) {
+        const rg_core_member_t *m = &c->seats[c->next_rank[i]].m;
+        rg_view_member_t v = { .id = m->id, .first_gen = m->first_gen };
+        memcpy(v.net, m->net, sizeof v.net);
+        rg_w_view_member(w, &v);
     }
 }
 
-/* C5, ACTIVATE half. Kept for members that come back on a new connection. */
-void rg_coord_activate(rg_coord_t *c, const rg_w_t *w) {
+/* The view of next_rank[0..n) as a change of the present one, of old_n members: who has it needs no more, and in a large
+ * group the whole is a thousand times as long. */
+static void write_changes(const rg_coord_t *c, rg_w_t *w, uint32_t old_n) {
+    uint32_t gone = 0, kept = 0, changed = 0;
+    write_head(c, w, 0);
+    size_t at = w->len;
+    rg_w_u32(w, 0);
+    for (uint32_t i = 0; i < old_n; i++) {
+        const rg_seat_t *s = &c->seats[c->rank_seat[i]];
+        if (kept < c->n && c->next_rank[kept] == c->rank_seat[i]) {
+            kept++;
+            continue;
+        }
+        rg_w_u32(w, i);
+        rg_w_text(w, s->cause, RG_CAUSE_MAX - 1);
+        gone++;
+    }
+    rg_w_patch_u32(w, at, gone);
+    rg_w_u32(w, c->n - kept);
+    write_listed(c, w, kept);
+    at = w->len;
+    rg_w_u32(w, 0);
+    for (uint32_t i = 0; i < kept; i++) {
+        const rg_seat_t *s = &c->seats[c->next_rank[i]];
+        if (memcmp(s->net, s->m.net, sizeof s->net) == 0) continue;
+        rg_w_u32(w, i);
+        rg_w_bytes(w, s->net, sizeof s->net);
+        changed++;
+    }
+    rg_w_patch_u32(w, at, changed);
+}
+
+/* From the new view on, the measurements that it told of hold. */
+static void adopt_net(rg_coord_t *c) {
+    for (uint32_t i = 0; i < c->n; i++) {
+        rg_seat_t *s = &c->seats[c->next_rank[i]];
+        memcpy(s->m.net, s->net, sizeof s->net);
+    }
+}
+
+/* C5, ACTIVATE half, to the first n of next_rank. Kept for members that come back on a new connection. */
+static void activate(rg_coord_t *c, const rg_w_t *w, uint32_t n) {
     rg_sent_t msg = rg_coord_end(c, w);
     memcpy(c->activate, c->out + msg.off, msg.len);
     c->activate_len = msg.len;
-    for (uint32_t i = 0; i < c->n; i++) rg_coord_send(c, c->seats[c->next_rank[i]].conn, msg);
+    for (uint32_t i = 0; i < n; i++) rg_coord_send(c, c->seats[c->next_rank[i]].conn, msg);
 }
 
 void rg_coord_resend_view(rg_coord_t *c, uint64_t conn) {
@@ -69,6 +115,7 @@ void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t
         rg_seat_t *s = &c->seats[c->next_rank[i]];
         s->state = RG_SEAT_MEMBER;
         s->m.first_gen = cut;
+        memcpy(s->m.net, s->net, sizeof s->net);
         s->gen = cut;
         s->watermark = rg_key_note((rg_op_key_t){ cut, 0, RG_SET_ALL });
         s->rank = i;
@@ -87,9 +134,20 @@ void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t
         rg_text_u64(&t, cut);
     }
     rg_w_t w = rg_coord_begin(c);
-    rg_coord_write_view(c, &w);
+    if (kind != RG_VIEW_FIRST) { /* those who have the parent view hear what is new */
+        write_changes(c, &w, old);
+        rg_w_u32(&w, 0);
+        rg_w_u32(&w, 0);
+        activate(c, &w, old);
+        w = rg_coord_begin(c);
+    }
+    adopt_net(c);
+    write_head(c, &w, 1);
+    write_listed(c, &w, 0);
     rg_w_u32(&w, 0);
-    rg_coord_activate(c, &w);
+    rg_w_u32(&w, 0);
+    rg_sent_t whole = rg_coord_end(c, &w);
+    for (uint32_t i = old; i < n; i++) rg_coord_send(c, c->seats[c->next_rank[i]].conn, whole);
     adopt_ranks(c);
     c->waiting_dirty = 1;
     rg_coord_flush_soon(c);
@@ -184,7 +242,7 @@ void rg_coord_suspect(rg_coord_t *c, rg_seat_t *s, rg_suspect_t how, rg_status_t
 }
 
 /* Proves that a report can be read to its end, so that the decision need not look for errors. */
-static int report_whole(const uint8_t *bytes, size_t len, rg_report_head_t *h) {
+static int report_whole(const rg_coord_t *c, const uint8_t *bytes, size_t len, rg_report_head_t *h) {
     rg_r_t r = { bytes, len, 0, 0 };
     uint16_t version;
     rg_op_report_t o;
@@ -193,14 +251,21 @@ static int report_whole(const uint8_t *bytes, size_t len, rg_report_head_t *h) {
     uint32_t n = rg_r_u32(&r);
     for (uint32_t i = 0; i < n && !r.bad; i++) rg_r_op_report(&r, &o);
     n = rg_r_u32(&r);
-    for (uint32_t i = 0; i < n && !r.bad; i++) rg_r_key(&r);
+    rg_stream_report_t st;
+    for (uint32_t i = 0; i < n && !r.bad; i++) rg_r_stream_report(&r, &st);
+    n = rg_r_u32(&r);
+    rg_set_report_t set;
+    for (uint32_t i = 0; i < n && !r.bad; i++) {
+        rg_r_set_report(&r, &set);
+        if (h->base == c->epoch && set.map_len != (c->n + 7) / 8) return 0;
+    }
     return rg_r_end(&r);
 }
 
 /* C3 */
 void rg_coord_on_report(rg_coord_t *c, rg_seat_t *s, const uint8_t *bytes, size_t len) {
     rg_report_head_t h;
-    if (!report_whole(bytes, len, &h)) {
+    if (!report_whole(c, bytes, len, &h)) {
         rg_coord_suspect(c, s, RG_SUSPECT_FIRM, RG_ERR_PROTOCOL, "sent a report that cannot be read");
         return;
     }
@@ -314,9 +379,40 @@ static void nobody_left(rg_coord_t *c) {
     else c->vacant_at = until;
 }
 
+/* Writes the view of next_rank[0..n) with its decisions, and makes it the present one. 0: somebody, *bad, has more open
+ * operations than can be decided on; then nothing has changed. */
+static int propose(rg_coord_t *c, uint32_t n, rg_w_t *w, uint32_t *bad) {
+    uint32_t old_n = c->n;
+    if (!rg_coord_tally(c, n, bad)) return 0;
+    uint64_t parent = c->parent, epoch = c->epoch, data_epoch = c->data_epoch, cut = c->cut;
+    rg_view_kind_t kind = c->kind;
+    c->parent = c->epoch++;
+    c->data_epoch = c->epoch;
+    c->kind = RG_VIEW_RECOVERY;
+    c->cut = 0;
+    c->n = n;
+    *w = rg_coord_begin(c);
+    write_changes(c, w, old_n);
+    c->n = old_n; /* the texts of decisions speak of the old ranks */
+    if (rg_coord_write_decisions(c, w, n)) {
+        c->n = n;
+        return 1;
+    }
+    c->parent = parent;
+    c->epoch = epoch;
+    c->data_epoch = data_epoch;
+    c->cut = cut;
+    c->kind = kind;
+    *bad = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (c->seats[c->next_rank[i]].report_len > c->seats[c->next_rank[*bad]].report_len) *bad = i;
+    return 0;
+}
+
 static void decide(rg_coord_t *c, uint32_t n) {
     uint32_t old_n = c->n, bad, waiting;
-    while (!rg_coord_tally(c, n, &bad)) {
+    rg_w_t w;
+    while (!propose(c, n, &w, &bad)) {
         rg_coord_suspect(c, &c->seats[c->next_rank[bad]], RG_SUSPECT_FIRM, RG_ERR_RESOURCE,
                          "has too many open operations that the others do not have");
         n = survivors(c, &waiting);
@@ -327,18 +423,11 @@ static void decide(rg_coord_t *c, uint32_t n) {
     }
     char change[768];
     rg_text_t t = rg_text_begin(change, sizeof change);
+    c->n = old_n;
     lost_text(c, &t);
-    c->parent = c->epoch++;
-    c->data_epoch = c->epoch;
-    c->kind = RG_VIEW_RECOVERY;
-    c->cut = 0;
     c->n = n;
-    rg_w_t w = rg_coord_begin(c);
-    rg_coord_write_view(c, &w);
-    c->n = old_n; /* the texts of decisions speak of the old ranks */
-    rg_coord_write_decisions(c, &w, n);
-    c->n = n;
-    rg_coord_activate(c, &w);
+    adopt_net(c);
+    activate(c, &w, n);
     for (uint32_t i = 0; i < old_n; i++) {
         rg_seat_t *s = &c->seats[c->rank_seat[i]];
         if (s->suspect) rg_coord_expel(c, s, (rg_status_t)s->cause_status, s->cause);

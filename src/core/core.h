@@ -92,7 +92,8 @@ typedef enum rg_mev {
     RG_MEV_LINK_DOWN,    /* data link to member `peer` broke; text */
     RG_MEV_BOUNDARY,     /* the caller wants to pass into generation `gen` (current + 1) */
     RG_MEV_OP_START,     /* the caller issued `key` with `sig` -> exactly one of ACT_OP_RUN/FORWARD/ABORT, now or, while
-                            fenced, at activation */
+                            fenced, at activation. The keys of one set and tag ascend by generation and number; those
+                            other than tag 0 of the whole group take rule L */
     RG_MEV_OP_COMPLETE,  /* the whole result of `key` is here -> ACT_OP_COMMIT at once under rule S */
     RG_MEV_OP_DONE,      /* rule L: the DONE barrier of `key` ended -> ACT_OP_COMMIT */
     RG_MEV_OP_FETCHED,   /* the result of a FORWARDed `key` arrived -> ACT_OP_COMMIT */
@@ -180,11 +181,14 @@ int rg_member_newcomers(const rg_member_t *m);
 int rg_member_drained(const rg_member_t *m);
 /* Participants of operations of generation gen in the present view, in rank order. Returns how many; ids up to cap. */
 uint32_t rg_member_participants(const rg_member_t *m, uint64_t gen, uint64_t *ids, uint32_t cap);
-/* A sub-group: its members by id, in rank order, the same on all of them. Operations with key.set = set take part among
- * those of them that are in the view. ERR_RESOURCE: RG_CORE_MAX_SETS are defined, or more ids than max_members in all.
- * Dropping one that still has operations is ERR_INVALID. */
+/* A sub-group: its members by id, in rank order, the same on all of them; this process is one of them. Operations with
+ * key.set = set take part among those of them that are in the view. Numbers of sets are never used for another one.
+ * ERR_RESOURCE: RG_CORE_MAX_SETS are defined, or more than 8 * max_members ids in all. ERR_INVALID: no such number or
+ * list, or defined before with another list. Dropping one that still has operations is ERR_INVALID. */
 rg_status_t rg_member_set_define(rg_member_t *m, uint64_t set, const uint64_t *ids, uint32_t n);
 rg_status_t rg_member_set_drop(rg_member_t *m, uint64_t set);
+/* Why the last RG_MEV_OP_START or rg_member_set_define() was not taken: what was wrong, what to do. Never NULL. */
+const char *rg_member_why(const rg_member_t *m);
 /* For a rooted operation that others started before the last view change: the data epoch whose ranks its root argument
  * means (0: the present one). Ask before OP_START. */
 uint64_t rg_member_numbering(const rg_member_t *m, rg_op_key_t key);
@@ -232,6 +236,8 @@ uint64_t rg_coord_deadline(const rg_coord_t *c);
 typedef struct rg_roll_row {
     uint64_t id, first_gen, bytes_sent, bytes_received, operations, boundary, heartbeat_age_ns;
     uint32_t rank, pid, candidate, suspected; /* candidate: waiting to enter, rank is meaningless */
+    uint64_t host, site;
+    uint8_t net[RG_CORE_NET]; /* as last heard */
     uint8_t identity[16];
     char label[RG_CORE_NAME_MAX];
     uint64_t conn;

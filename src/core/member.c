@@ -12,7 +12,8 @@
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
 typedef struct rg_member_layout {
-    size_t peers, cells, watermark, ids, serve, acts, members, next_members, total;
+    size_t peers, cells, watermark, ids, serve, acts, members, next_members, sets, set_ids, set_scratch, leavers,
+        total;
     uint32_t peers_cap, cells_n, acts_n, serve_bytes;
 } rg_member_layout_t;
 
@@ -37,6 +38,10 @@ static rg_member_layout_t member_layout(uint32_t max) {
     l.acts = layout_take(&l, l.acts_n * sizeof(rg_act_t));
     l.members = layout_take(&l, (max + 1) * sizeof(rg_core_member_t));
     l.next_members = layout_take(&l, (max + 1) * sizeof(rg_core_member_t));
+    l.sets = layout_take(&l, rg_idmap_cells(RG_CORE_MAX_SETS) * sizeof(rg_idcell_t));
+    l.set_ids = layout_take(&l, (size_t)RG_SET_IDS_PER_MEMBER * max * sizeof(uint64_t));
+    l.set_scratch = layout_take(&l, l.serve_bytes);
+    l.leavers = layout_take(&l, (max + 1) * sizeof(rg_leaver_t));
     return l;
 }
 
@@ -61,6 +66,13 @@ rg_status_t rg_member_init(rg_member_t *m, const rg_member_params_t *p) {
     m->act_cap = l.acts_n;
     m->view.members = (rg_core_member_t *)(void *)(base + l.members);
     m->next_members = (rg_core_member_t *)(void *)(base + l.next_members);
+    m->set_map.cells = (rg_idcell_t *)(void *)(base + l.sets);
+    m->set_map.mask = rg_idmap_cells(RG_CORE_MAX_SETS) - 1;
+    m->set_ids = (uint64_t *)(void *)(base + l.set_ids);
+    m->set_ids_cap = RG_SET_IDS_PER_MEMBER * p->max_members;
+    m->set_scratch = base + l.set_scratch;
+    m->leavers = (rg_leaver_t *)(void *)(base + l.leavers);
+    m->why = "";
     m->backoff_ns = BACKOFF_MIN_NS;
     m->control_at = m->heartbeat_at = m->leave_at = m->ready_at = m->redial_at = m->flush_at = NEVER;
     m->kept_low = m->peer_min = NEVER;
@@ -237,6 +249,7 @@ static void send_heartbeat(rg_member_t *m) {
                              .bytes_sent = m->bytes_sent,
                              .bytes_received = m->bytes_received,
                              .operations = m->operations };
+    memcpy(h.net, m->net, sizeof h.net);
     rg_w_t w = rg_member_begin(m);
     rg_w_heartbeat(&w, &h);
     rg_member_send(m, &w);
@@ -413,6 +426,7 @@ rg_status_t rg_member_step(rg_member_t *m, const rg_member_event_t *ev) {
     case RG_MEV_BOUNDARY: rg_view_boundary(m, ev->gen); break;
     case RG_MEV_WATERMARK: rg_ops_watermark(m, ev->peer, ev->note); break;
     case RG_MEV_LEAVE: member_leave(m); break;
+    case RG_MEV_NET: memcpy(m->net, ev->net, sizeof m->net); break;
     default: status = rg_ops_event(m, ev); break;
     }
     if (m->now >= rg_member_deadline(m)) member_timers(m);

@@ -8,15 +8,19 @@
 #include "core/text.h"
 #include "core/wire.h"
 
-#define RG_ENT_MAX (RG_CORE_MAX_OPS + RG_DECISIONS_MAX) /* own operations, and marks on ones not started here */
+#define RG_MARKS_MAX 1024u                          /* decisions that wait for operations not started here */
+#define RG_ENT_MAX (RG_CORE_MAX_OPS + RG_MARKS_MAX) /* own operations, and marks */
 #define RG_ENT_HASH 4096u
 #define RG_KEEP_MAX 64u       /* copies of small results */
-#define RG_FIN_MAX 256u       /* finished tagged keys that a report can name */
+#define RG_STREAMS_MAX 4096u  /* pairs of set and tag that are remembered */
+#define RG_STREAM_HASH 8192u
+#define RG_DROPPED_MAX 256u   /* sub-groups that were given up here, whose operations need no marks */
+#define RG_SET_IDS_PER_MEMBER 8u /* ids in all sub-groups together, as a multiple of max_members */
 #define RG_TEXTS 64u          /* error texts of marked and failing operations */
 #define RG_MISSING_MAX 64u    /* links that a READY can name as missing */
 #define RG_FLUSH_EVERY 16u    /* small operations between two forced watermarks */
 #define RG_BOUNDARY_MEMORY 8u /* boundaries by which the next ones are foreseen */
-#define RG_OUT_BYTES (512u << 10)
+#define RG_OUT_BYTES RG_CORE_MAX_MESSAGE
 
 typedef enum rg_ent_state {
     RG_ENT_FREE = 0,
@@ -47,6 +51,27 @@ typedef struct rg_peer {
     uint8_t used, link, dial, complained;
     char text[96]; /* why the link is down */
 } rg_peer_t;
+
+/* The operations of one set and tag. They are started in ascending order of (gen, sequence), so two numbers tell of
+ * each whether it is over here, unless it is in the table. */
+typedef struct rg_stream {
+    uint64_t set, gen, told_gen; /* told_*: as a report knows it, before what was started behind the fence */
+    uint32_t tag, next, told_next;
+} rg_stream_t;
+
+typedef struct rg_set {
+    uint64_t id, hash;
+    uint32_t first, n;     /* its members, in set_ids */
+    uint64_t cached_gen;   /* number of participants of this generation in the present view, */
+    uint32_t cached_n;     /* kept because every end asks for it; 0: not known */
+    uint8_t named;         /* already in the report that is being written */
+} rg_set_t;
+
+/* Somebody that the new view has not any more, while it is being activated. */
+typedef struct rg_leaver {
+    uint32_t rank; /* in the old view */
+    size_t cause;  /* offset of the text in the message */
+} rg_leaver_t;
 
 typedef enum rg_link_state { RG_LINK_NONE = 0, RG_LINK_UP = 1, RG_LINK_DOWN = 2 } rg_link_state_t;
 
@@ -82,6 +107,7 @@ struct rg_member {
     int32_t told_status;
     char told_text[RG_CORE_TEXT_MAX];
     uint64_t bytes_sent, bytes_received, operations;
+    uint8_t net[RG_CORE_NET];
 
     rg_core_view_t view;
     int have_view;
@@ -108,8 +134,17 @@ struct rg_member {
     uint16_t keep_slot[RG_KEEP_MAX]; /* index + 1 */
     uint64_t serve;                  /* bit: the copy in this slot has receivers to be served */
     uint32_t serve_at;
-    rg_op_key_t fin[RG_FIN_MAX];
-    uint32_t fin_n, fin_at;
+    const char *why; /* the last start was not taken */
+    uint64_t floor; /* tagged operations of earlier generations cannot be started here any more */
+    uint32_t n_streams;
+    int streams_dirty;
+    rg_stream_t stream[RG_STREAMS_MAX];
+    uint16_t stream_hash[RG_STREAM_HASH]; /* index + 1 */
+    uint32_t n_sets, set_ids_n, set_ids_cap, dropped_at;
+    rg_set_t set[RG_CORE_MAX_SETS];
+    rg_idmap_t set_map;
+    uint64_t *set_ids, dropped[RG_DROPPED_MAX];
+    uint8_t *set_scratch; /* a map over the ranks of a view */
     uint32_t text_at;
     char texts[RG_TEXTS][RG_CORE_TEXT_MAX];
     rg_ent_t ent[RG_ENT_MAX];
@@ -132,6 +167,11 @@ struct rg_member {
     size_t out_len;
     uint8_t out[RG_OUT_BYTES];
     rg_decision_t dec[RG_DECISIONS_MAX];
+    rg_set_report_t dec_set[RG_SETS_IN_VIEW];
+    uint32_t n_dec_sets;
+    rg_leaver_t *leavers; /* of the activation that goes on, by rank */
+    uint32_t n_leavers;
+    rg_r_t activate; /* its message */
     rg_core_member_t *next_members; /* the view under construction */
 };
 
@@ -151,21 +191,37 @@ static inline int rg_member_lost_long(const rg_member_t *m) {
 rg_ent_t *rg_ent_find(rg_member_t *m, rg_op_key_t key);
 rg_ent_t *rg_ent_add(rg_member_t *m, rg_op_key_t key, rg_ent_state_t state);
 void rg_ent_remove(rg_member_t *m, rg_ent_t *e); /* the operation is over here: it counts as passed */
-int rg_op_passed(const rg_member_t *m, rg_op_key_t key);
 uint8_t rg_member_intern(rg_member_t *m, const char *text);
 void rg_op_commit(rg_member_t *m, rg_ent_t *e, uint64_t computed, int keep);
 void rg_op_abort(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text);
 void rg_op_release(rg_member_t *m, rg_ent_t *e);
+void rg_op_begin(rg_member_t *m, rg_ent_t *e); /* RUN, or the end of what has no chance in the present view */
+void rg_op_end_here(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text);
 void rg_ops_release(rg_member_t *m);
 void rg_ops_commit_delayed(rg_member_t *m);
 void rg_ops_local_aborts(rg_member_t *m);
 void rg_ops_send_wanted(rg_member_t *m);
 void rg_ops_abort_all(rg_member_t *m, rg_status_t status, const char *text);
 void rg_ops_note(rg_member_t *m, int flush);
-uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen);
 rg_status_t rg_ops_event(rg_member_t *m, const rg_member_event_t *ev);
 void rg_ops_watermark(rg_member_t *m, uint64_t peer, uint64_t note);
 void rg_ops_min(rg_member_t *m);
+
+/* member_sets.c: who takes part in what, and how far each stream of operations has come */
+uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen);   /* of operations of the whole group */
+uint32_t rg_key_participants(rg_member_t *m, rg_op_key_t key); /* of any operation, in the present view */
+int rg_key_has(const rg_member_t *m, rg_op_key_t key, uint64_t id); /* as the set was defined, whoever is left of it */
+int rg_member_in_view(const rg_member_t *m, uint64_t id);
+int rg_member_takes_part(const rg_member_t *m, uint64_t id, uint64_t gen); /* in the view, and old enough */
+rg_set_t *rg_set_find(const rg_member_t *m, uint64_t set);
+int rg_set_dropped(const rg_member_t *m, uint64_t set);
+int rg_op_passed(const rg_member_t *m, rg_op_key_t key);
+rg_status_t rg_start_allowed(rg_member_t *m, rg_op_key_t key, const rg_op_sig_t *sig);
+void rg_start_taken(rg_member_t *m, rg_op_key_t key);
+void rg_streams_told(rg_member_t *m); /* at an activation: what was started behind the fence is known from here on */
+uint32_t rg_streams_write(const rg_member_t *m, rg_w_t *w);
+void rg_sets_view_changed(rg_member_t *m);
+int rg_set_write(rg_member_t *m, rg_w_t *w, uint64_t set); /* 1: the set is known, and was written */
 
 /* member_links.c: JOIN, PEERS, READY, links */
 void rg_links_join(rg_member_t *m);

@@ -31,6 +31,7 @@ void rg_links_join(rg_member_t *m) {
     m->upto = 0;
     m->full_known = 0;
     rg_msg_join_t j = { .host = m->p.host,
+                        .site = m->p.site,
                         .cores = m->p.cores,
                         .pid = m->p.pid,
                         .min_size = m->p.min_size,
@@ -155,6 +156,7 @@ void rg_links_ready(rg_member_t *m) {
     rg_w_t w = rg_member_begin(m);
     rg_w_header(&w, RG_MSG_READY);
     rg_w_u64(&w, m->upto);
+    rg_w_bytes(&w, m->net, RG_CORE_NET);
     rg_w_u32(&w, n);
     for (uint32_t i = 0; i < n; i++) rg_w_u64(&w, missing[i]);
     rg_member_send(m, &w);

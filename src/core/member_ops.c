@@ -9,11 +9,13 @@
 /* ---- The table ------------------------------------------------------------------------------------------------- */
 
 static uint32_t ent_hash(rg_op_key_t k) {
-    uint64_t h = (k.gen * 0x9e3779b97f4a7c15u) ^ (k.op * 0xc2b2ae3d27d4eb4fu);
+    uint64_t h = (k.gen * 0x9e3779b97f4a7c15u) ^ (k.op * 0xc2b2ae3d27d4eb4fu) ^ (k.set * 0x165667b19e3779f9u);
     return (uint32_t)(h >> 40) & (RG_ENT_HASH - 1);
 }
 
-static int key_same(rg_op_key_t a, rg_op_key_t b) { return a.gen == b.gen && a.op == b.op; }
+static int key_same(rg_op_key_t a, rg_op_key_t b) {
+    return a.gen == b.gen && a.op == b.op && a.set == b.set;
+}
 
 rg_ent_t *rg_ent_find(rg_member_t *m, rg_op_key_t key) {
     for (uint32_t i = ent_hash(key); m->hash[i]; i = (i + 1) & (RG_ENT_HASH - 1))
@@ -92,16 +94,8 @@ static void unwant(rg_member_t *m, rg_ent_t *e) {
 void rg_ent_remove(rg_member_t *m, rg_ent_t *e) {
     open_remove(m, e);
     unwant(m, e);
-    if (e->state == RG_ENT_MARKED) {
-        m->ents_marked--;
-    } else {
-        m->ents_own--;
-        if (rg_key_tagged(e->key)) {
-            m->fin[m->fin_at] = e->key;
-            m->fin_at = (m->fin_at + 1) % RG_FIN_MAX;
-            if (m->fin_n < RG_FIN_MAX) m->fin_n++;
-        }
-    }
+    if (e->state == RG_ENT_MARKED) m->ents_marked--;
+    else m->ents_own--;
     if (e->state == RG_ENT_COMPLETE && !e->sig.rule_l) m->delayed--;
     hash_remove(m, e->key);
     if (e->prev) m->ent[e->prev - 1].next = e->next;
@@ -113,14 +107,6 @@ void rg_ent_remove(rg_member_t *m, rg_ent_t *e) {
     m->ent_free = ent_index(m, e);
 }
 
-/* Whether an operation that is not in the table is over here (as opposed to not started). */
-int rg_op_passed(const rg_member_t *m, rg_op_key_t key) {
-    if (!rg_key_tagged(key)) return key.gen != m->gen ? key.gen < m->gen : key.op < m->next0;
-    for (uint32_t i = 0; i < m->fin_n; i++)
-        if (key_same(m->fin[i], key)) return 1;
-    return 0;
-}
-
 /* Texts of errors are few and repeat (one lost member ends many operations with one text), so they are shared. When
  * all are taken the oldest gives way: only its text is lost, never its status. */
 uint8_t rg_member_intern(rg_member_t *m, const char *text) {
@@ -130,16 +116,6 @@ uint8_t rg_member_intern(rg_member_t *m, const char *text) {
     m->text_at = (m->text_at + 1) % RG_TEXTS;
     rg_text_copy(m->texts[at], RG_CORE_TEXT_MAX, text);
     return (uint8_t)at;
-}
-
-/* Newcomers are appended and their first generations grow, so participants are the first members of the view. */
-uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen) {
-    if (m->cached_n && m->cached_gen == gen) return m->cached_n;
-    uint32_t n = m->view.n;
-    while (n && m->view.members[n - 1].first_gen > gen) n--;
-    m->cached_gen = gen;
-    m->cached_n = n;
-    return n;
 }
 
 /* ---- Watermarks and copies ------------------------------------------------------------------------------------- */
@@ -287,9 +263,9 @@ void rg_ops_abort_all(rg_member_t *m, rg_status_t status, const char *text) {
     }
 }
 
-/* The operation ends here alone (docs/protocol.md, section 7). The entry stays as "aborted", so that the next view
- * change makes the others end it too, and stays wanted, so that the coordinator hears of it when it is back. */
-static void local_abort(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text) {
+/* The operation ends here alone (docs/protocol.md, section 7, and E8). The entry stays as "aborted", so that the next
+ * view change makes the others end it too, and stays wanted, so that the coordinator hears of it. */
+void rg_op_end_here(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text) {
     rg_act_t *a = rg_member_act(m, RG_MACT_OP_ABORT);
     a->key = e->key;
     a->status = (int16_t)status;
@@ -301,6 +277,7 @@ static void local_abort(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_
     e->status = (int16_t)status;
     e->blame = blame;
     e->text = rg_member_intern(m, text);
+    a->text = m->texts[e->text];
     if (!e->wanted) m->wanted_count++;
     e->wanted = 1;
 }
@@ -310,31 +287,42 @@ static int ent_unfinished(const rg_ent_t *e) {
            e->state == RG_ENT_COMPLETE;
 }
 
+/* A participant of this operation that cannot be reached, or NULL. */
+static const rg_peer_t *unreachable(rg_member_t *m, rg_op_key_t key) {
+    uint32_t n = rg_ops_participants(m, key.gen);
+    for (uint32_t i = 0; i < n; i++) {
+        const rg_peer_t *p = i == m->self_rank ? NULL : rg_peer_find(m, m->view.members[i].id);
+        if (p && p->link == RG_LINK_DOWN && rg_key_has(m, key, p->m.id)) return p;
+    }
+    return NULL;
+}
+
+static uint8_t unreachable_text(rg_member_t *m, const rg_peer_t *p) {
+    char text[RG_CORE_TEXT_MAX];
+    rg_text_t t = rg_text_begin(text, sizeof text);
+    rg_text_str(&t, "the link to rank ");
+    rg_text_u64(&t, (uint64_t)p->rank);
+    rg_text_str(&t, " (member ");
+    rg_text_u64(&t, p->m.id);
+    rg_text_str(&t, ") is down (");
+    rg_text_str(&t, p->text);
+    rg_text_str(&t, ") and the coordinator, which would decide what happens, cannot be reached");
+    return rg_member_intern(m, text);
+}
+
 /* Called when the coordinator has been silent for a heartbeat: what it was asked for, and what a broken link keeps
  * from ending, ends here. */
 void rg_ops_local_aborts(rg_member_t *m) {
-    const rg_peer_t *lost = NULL;
-    for (uint32_t i = 0; i < m->view.n && !lost; i++) {
-        const rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
-        if (p && p->link == RG_LINK_DOWN && i != m->self_rank) lost = p;
-    }
-    if (lost) {
-        rg_text_t t = rg_text_begin(m->act_text, sizeof m->act_text);
-        rg_text_str(&t, "the link to rank ");
-        rg_text_u64(&t, (uint64_t)lost->rank);
-        rg_text_str(&t, " (member ");
-        rg_text_u64(&t, lost->m.id);
-        rg_text_str(&t, ") is down (");
-        rg_text_str(&t, lost->text);
-        rg_text_str(&t, ") and the coordinator, which would decide what happens, cannot be reached");
-    }
+    int any = 0;
+    for (uint32_t i = 0; i < m->peers_high && !any; i++)
+        any = m->peers[i].used && m->peers[i].rank >= 0 && m->peers[i].link == RG_LINK_DOWN;
     for (uint16_t i = m->first; i;) {
         rg_ent_t *e = &m->ent[i - 1];
         i = e->next;
         if (!ent_unfinished(e)) continue;
-        if (e->wanted) local_abort(m, e, (rg_status_t)e->status, e->blame, m->texts[e->text]);
-        else if (lost && (uint32_t)lost->rank < rg_ops_participants(m, e->key.gen))
-            local_abort(m, e, RG_ERR_COORDINATOR, lost->m.id, m->act_text);
+        const rg_peer_t *lost = any && !e->wanted ? unreachable(m, e->key) : NULL;
+        if (e->wanted) rg_op_end_here(m, e, (rg_status_t)e->status, e->blame, m->texts[e->text]);
+        else if (lost) rg_op_end_here(m, e, RG_ERR_COORDINATOR, lost->m.id, m->texts[unreachable_text(m, lost)]);
     }
     rg_ops_note(m, 0);
 }
@@ -357,12 +345,6 @@ void rg_ops_send_wanted(rg_member_t *m) {
 }
 
 /* ---- Events ---------------------------------------------------------------------------------------------------- */
-
-static int root_here(const rg_member_t *m, uint64_t root) {
-    if (!root) return 1;
-    const rg_peer_t *p = rg_peer_find(m, root);
-    return root == m->id || (p && p->rank >= 0);
-}
 
 /* What a decision that was waiting for this start says. */
 static void start_marked(rg_member_t *m, rg_ent_t *e, const rg_op_sig_t *sig) {
@@ -393,15 +375,48 @@ static void start_marked(rg_member_t *m, rg_ent_t *e, const rg_op_sig_t *sig) {
     }
 }
 
+static uint8_t gone_text(rg_member_t *m, uint64_t id) {
+    char text[RG_CORE_TEXT_MAX];
+    rg_text_t t = rg_text_begin(text, sizeof text);
+    rg_text_str(&t, "member ");
+    rg_text_u64(&t, id);
+    rg_text_str(&t, ", the other end of this message, is not in the group any more");
+    return rg_member_intern(m, text);
+}
+
+/* F0. What cannot succeed in the present view ends at once: its root, or the other end of a message, is gone, and the
+ * others come to the same by themselves. 1: it ended. */
+static int hopeless(rg_member_t *m, rg_ent_t *e) {
+    if (rg_set_is_pair(e->key.set)) {
+        uint64_t from = rg_pair_from(e->key.set), other = from == m->id ? rg_pair_to(e->key.set) : from;
+        if (rg_member_in_view(m, other)) return 0;
+        rg_op_abort(m, e, RG_ERR_PEER_LOST, other, m->texts[gone_text(m, other)]);
+    } else if (e->sig.root && !rg_member_in_view(m, e->sig.root)) {
+        rg_op_abort(m, e, RG_ERR_ROOT_LOST, e->sig.root, "the root of this operation is not a member any more");
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
+void rg_op_begin(rg_member_t *m, rg_ent_t *e) {
+    if (hopeless(m, e)) return;
+    rg_act_t *a = rg_member_act(m, RG_MACT_OP_RUN);
+    a->key = e->key;
+    a->peer = e->sig.root;
+}
+
 static rg_status_t op_start(rg_member_t *m, const rg_member_event_t *ev) {
+    m->why = "this process is not in the group any more";
     if (!m->have_view || m->told) return RG_ERR_CLOSED;
-    int tagged = rg_key_tagged(ev->key);
-    if (ev->key.gen > m->gen) return RG_ERR_INVALID;
-    if (!tagged && (ev->key.gen != m->gen || ev->key.op != m->next0)) return RG_ERR_INVALID;
+    rg_status_t st = rg_start_allowed(m, ev->key, &ev->sig);
+    if (st != RG_OK) return st;
     rg_ent_t *e = rg_ent_find(m, ev->key);
+    m->why = "this operation has been started already";
     if (e && e->state != RG_ENT_MARKED) return RG_ERR_INVALID;
+    m->why = "512 operations of this process are in flight: wait for some of them";
     if (m->ents_own >= RG_CORE_MAX_OPS) return RG_ERR_RESOURCE;
-    if (!tagged) m->next0++;
+    rg_start_taken(m, ev->key);
     if (e && !m->fenced) {
         start_marked(m, e, &ev->sig);
         rg_ops_note(m, 0);
@@ -419,19 +434,14 @@ static rg_status_t op_start(rg_member_t *m, const rg_member_event_t *ev) {
     e->sig = ev->sig;
     e->numbering = m->view.data_epoch;
     if (m->fenced) return RG_OK;
-    if (!root_here(m, ev->sig.root)) { /* F0 */
-        rg_op_abort(m, e, RG_ERR_ROOT_LOST, ev->sig.root, "the root of this operation is not a member any more");
-        rg_ops_note(m, 0);
-        return RG_OK;
-    }
-    rg_act_t *a = rg_member_act(m, RG_MACT_OP_RUN);
-    a->key = ev->key;
-    a->peer = ev->sig.root;
+    int before = m->ents_own;
+    rg_op_begin(m, e);
+    if ((int)m->ents_own < before) rg_ops_note(m, 0);
     return RG_OK;
 }
 
 static void op_complete(rg_member_t *m, rg_ent_t *e) {
-    int alone = rg_ops_participants(m, e->key.gen) <= 1;
+    int alone = rg_key_participants(m, e->key) <= 1;
     if (alone) {
         rg_op_commit(m, e, m->view.data_epoch, 0);
     } else if (e->sig.rule_l) {
@@ -452,7 +462,7 @@ static void op_fail(rg_member_t *m, rg_ent_t *e, const rg_member_event_t *ev) {
     if (!e->wanted) m->wanted_count++;
     e->wanted = 1;
     if (rg_member_lost_long(m)) {
-        local_abort(m, e, (rg_status_t)e->status, e->blame, m->texts[e->text]);
+        rg_op_end_here(m, e, (rg_status_t)e->status, e->blame, m->texts[e->text]);
         rg_ops_note(m, 0);
     } else if (!m->fenced) {
         send_wanted(m, e);

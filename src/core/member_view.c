@@ -51,6 +51,22 @@ static int report_entry(rg_member_t *m, const rg_ent_t *e, rg_op_report_t *o) {
     return 1;
 }
 
+/* The sub-groups that the entries speak of, each once. */
+static void write_sets(rg_member_t *m, rg_w_t *w) {
+    size_t at = w->len;
+    uint32_t n = 0;
+    rg_w_u32(w, 0);
+    for (uint32_t k = 0; k < m->n_sets; k++) m->set[k].named = 0;
+    for (uint16_t i = m->n_sets ? m->first : 0; i; i = m->ent[i - 1].next) {
+        rg_set_t *set = rg_set_is_group(m->ent[i - 1].key.set) ? rg_set_find(m, m->ent[i - 1].key.set) : NULL;
+        if (!set || set->named) continue;
+        set->named = 1;
+        rg_set_write(m, w, set->id);
+        n++;
+    }
+    rg_w_patch_u32(w, at, n);
+}
+
 static void send_report(rg_member_t *m, rg_term_t t) {
     int ours = m->fenced;
     rg_report_head_t h = { .term = t,
@@ -58,7 +74,8 @@ static void send_report(rg_member_t *m, rg_term_t t) {
                            .base = m->have_view ? m->view.epoch : 0,
                            .accepted = m->accepted,
                            .gen = ours ? m->report_gen : m->gen,
-                           .next0 = ours ? m->report_next0 : m->next0 };
+                           .next0 = ours ? m->report_next0 : m->next0,
+                           .floor = m->floor };
     rg_w_t w = rg_member_begin(m);
     rg_w_report_head(&w, &h);
     size_t at = w.len;
@@ -71,8 +88,11 @@ static void send_report(rg_member_t *m, rg_term_t t) {
         n++;
     }
     rg_w_patch_u32(&w, at, n);
-    rg_w_u32(&w, ours ? m->fin_n : 0);
-    for (uint32_t i = 0; ours && i < m->fin_n; i++) rg_w_key(&w, m->fin[i]);
+    at = w.len;
+    rg_w_u32(&w, 0);
+    if (ours) rg_w_patch_u32(&w, at, rg_streams_write(m, &w));
+    if (ours) write_sets(m, &w);
+    else rg_w_u32(&w, 0);
     rg_member_send(m, &w);
 }
 
@@ -194,40 +214,97 @@ void rg_view_prepare(rg_member_t *m, rg_r_t *r) {
 
 /* ---- ACTIVATE (B3) --------------------------------------------------------------------------------------------- */
 
-/* Reads the members of the new view into next_members. 0: the view names somebody that we were never told of. */
-static int read_members(rg_member_t *m, rg_r_t *r, uint32_t n, uint32_t *self) {
-    *self = UINT32_MAX;
-    if (!n || n > m->p.max_members) return 0;
-    for (uint32_t i = 0; i < n; i++) {
-        rg_core_member_t *to = &m->next_members[i];
-        uint64_t id = rg_r_u64(r), first_gen = rg_r_u64(r);
-        if (r->bad || (i && first_gen < m->next_members[i - 1].first_gen)) return 0;
-        if (id == m->id) {
-            if (*self != UINT32_MAX) return 0;
-            *self = i;
-            memset(to, 0, sizeof *to);
-            to->id = id;
-            to->host = m->p.host;
-            to->cores = m->p.cores;
-            memcpy(to->identity, m->p.identity, 16);
-            to->addr_len = (uint16_t)m->p.addr_len;
-            memcpy(to->addr, m->p.addr, m->p.addr_len);
-        } else {
-            const rg_peer_t *p = rg_peer_find(m, id);
-            if (!p) return 0;
-            *to = p->m;
-        }
-        to->first_gen = first_gen;
+/* What is known of one member of the new view: from PEERS and from the view. 0: we were never told of it. */
+static int member_known(rg_member_t *m, rg_core_member_t *to, const rg_view_member_t *v) {
+    if (v->id == m->id) {
+        memset(to, 0, sizeof *to);
+        to->id = v->id;
+        to->host = m->p.host;
+        to->site = m->p.site;
+        to->cores = m->p.cores;
+        memcpy(to->identity, m->p.identity, 16);
+        to->addr_len = (uint16_t)m->p.addr_len;
+        memcpy(to->addr, m->p.addr, m->p.addr_len);
+    } else {
+        const rg_peer_t *p = rg_peer_find(m, v->id);
+        if (!p) return 0;
+        *to = p->m;
+    }
+    to->first_gen = v->first_gen;
+    memcpy(to->net, v->net, sizeof to->net);
+    return 1;
+}
+
+/* Appends members that the message lists to the first `have` of next_members. */
+static int read_listed(rg_member_t *m, rg_r_t *r, uint32_t have, uint32_t n) {
+    for (uint32_t i = have; i < n; i++) {
+        rg_view_member_t v;
+        rg_r_view_member(r, &v);
+        if (r->bad || !member_known(m, &m->next_members[i], &v)) return 0;
     }
     return 1;
 }
 
+/* What a view changes in its parent: who is gone, who is new, and whose links were measured anew. */
+static int read_changes(rg_member_t *m, rg_r_t *r, uint32_t n) {
+    uint32_t gone = rg_r_u32(r), old = m->have_view ? m->view.n : 0, kept = 0, at = 0;
+    char text[RG_CORE_TEXT_MAX];
+    if (r->bad || gone > old) return 0;
+    m->n_leavers = gone;
+    for (uint32_t i = 0; i < gone; i++) {
+        uint32_t rank = rg_r_u32(r);
+        m->leavers[i] = (rg_leaver_t){ .rank = rank, .cause = r->pos };
+        rg_r_text(r, text, sizeof text);
+        if (r->bad || rank >= old || rank < at) return 0;
+        for (; at < rank; at++) m->next_members[kept++] = m->view.members[at];
+        at = rank + 1;
+    }
+    for (; at < old; at++) m->next_members[kept++] = m->view.members[at];
+    uint32_t added = rg_r_u32(r);
+    if (r->bad || kept > n || added != n - kept || !read_listed(m, r, kept, n)) return 0;
+    uint32_t changed = rg_r_u32(r);
+    if (r->bad || changed > n) return 0;
+    for (uint32_t i = 0; i < changed; i++) {
+        uint32_t rank = rg_r_u32(r);
+        if (r->bad || rank >= n) return 0;
+        rg_r_bytes(r, m->next_members[rank].net, RG_CORE_NET);
+    }
+    return !r->bad;
+}
+
+/* Reads the members of the new view into next_members. */
+static int read_members(rg_member_t *m, rg_r_t *r, const rg_view_head_t *v, uint32_t *self) {
+    uint32_t n = v->n;
+    *self = UINT32_MAX;
+    m->n_leavers = 0;
+    if (!n || n > m->p.max_members) return 0;
+    if (v->whole ? !read_listed(m, r, 0, n) : !read_changes(m, r, n)) return 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const rg_core_member_t *x = &m->next_members[i];
+        if (i && x->first_gen < m->next_members[i - 1].first_gen) return 0;
+        if (x->id != m->id) continue;
+        if (*self != UINT32_MAX) return 0;
+        *self = i;
+    }
+    return *self != UINT32_MAX;
+}
+
 static int read_decisions(rg_member_t *m, rg_r_t *r, uint32_t *n, uint32_t members) {
+    m->n_dec_sets = rg_r_u32(r);
+    if (r->bad || m->n_dec_sets > RG_SETS_IN_VIEW) return 0;
+    for (uint32_t i = 0; i < m->n_dec_sets; i++) {
+        rg_r_set_report(r, &m->dec_set[i]);
+        if (r->bad || m->dec_set[i].map_len != (members + 7) / 8) return 0;
+    }
     *n = rg_r_u32(r);
     if (r->bad || *n > RG_DECISIONS_MAX) return 0;
     for (uint32_t i = 0; i < *n; i++) {
+        const rg_decision_t *d = &m->dec[i];
         rg_r_decision(r, &m->dec[i]);
-        if (m->dec[i].verdict == RG_FORWARD && m->dec[i].map_len < (members + 7) / 8) return 0;
+        if (r->bad || (d->verdict == RG_FORWARD && d->map_len < (members + 7) / 8)) return 0;
+        if (rg_set_is_group(d->key.set) &&
+            (d->set_at >= m->n_dec_sets || m->dec_set[d->set_at].set != d->key.set))
+            return 0;
     }
     return rg_r_end(r);
 }
@@ -269,37 +346,84 @@ static void adopt_members(rg_member_t *m, const rg_view_head_t *v) {
     m->view.cut = v->cut;
     m->view.n = v->n;
     m->cached_n = 0;
+    rg_sets_view_changed(m);
     rg_ops_min(m);
 }
 
 /* ---- Carrying out decisions (E) -------------------------------------------------------------------------------- */
 
-/* An operation that was called while the member was fenced named its root by the old view's ranks, although it belongs
- * to the new view's operations: the same rank there is meant. */
-static uint64_t translate_root(rg_member_t *m, const rg_ent_t *e, uint32_t old_n) {
-    for (uint32_t i = 0; i < old_n; i++)
-        if (m->next_members[i].id == e->sig.root)
-            return i < rg_ops_participants(m, e->key.gen) ? m->view.members[i].id : 0;
+/* The members of the view before are in next_members, until the next activation. Participants of an operation there,
+ * in rank order: who was the at-th. 0: there are not so many. */
+static uint64_t old_participant(rg_member_t *m, rg_op_key_t key, uint32_t old_n, uint32_t at) {
+    const rg_core_member_t *old = m->next_members;
+    const rg_set_t *set = rg_set_is_group(key.set) ? rg_set_find(m, key.set) : NULL;
+    for (uint32_t i = 0; i < (set ? set->n : old_n); i++) {
+        uint32_t k = i;
+        for (k = set ? 0 : i; set && k < old_n && old[k].id != m->set_ids[set->first + i];) k++;
+        if (k < old_n && old[k].first_gen <= key.gen && (set || rg_key_has(m, key, old[k].id)) && !at--)
+            return old[k].id;
+    }
     return 0;
 }
 
-static int map_bit(const uint8_t *map, uint32_t i) { return map[i / 8] >> (i % 8) & 1; }
+/* An operation that was called while the member was fenced named its root by the old view's ranks, although it belongs
+ * to the new view's operations: the same rank there is meant. */
+static uint64_t translate_root(rg_member_t *m, const rg_ent_t *e, uint32_t old_n) {
+    uint32_t rank = 0, n = 0;
+    uint64_t id;
+    while ((id = old_participant(m, e->key, old_n, rank)) != 0 && id != e->sig.root) rank++;
+    if (!id) return 0;
+    const rg_set_t *set = rg_set_is_group(e->key.set) ? rg_set_find(m, e->key.set) : NULL;
+    for (uint32_t i = 0; i < (set ? set->n : m->view.n); i++) {
+        id = set ? m->set_ids[set->first + i] : m->view.members[i].id;
+        if (rg_member_takes_part(m, id, e->key.gen) && n++ == rank) return id;
+    }
+    return 0;
+}
+
+/* The first participant in the old view that the new one has not any more; 0: all are there. */
+static uint64_t lost_participant(rg_member_t *m, rg_op_key_t key, uint32_t old_n) {
+    for (uint32_t i = 0; i < m->n_leavers; i++) {
+        const rg_core_member_t *x = &m->next_members[m->leavers[i].rank];
+        if (m->leavers[i].rank < old_n && x->first_gen <= key.gen && rg_key_has(m, key, x->id)) return x->id;
+    }
+    return 0;
+}
+
+/* In the words that the coordinator uses for the same. */
+static const char *lost_text(rg_member_t *m, uint64_t id) {
+    char text[RG_CORE_TEXT_MAX], cause[RG_CORE_TEXT_MAX];
+    rg_text_t t = rg_text_begin(text, sizeof text);
+    for (uint32_t i = 0; i < m->n_leavers; i++) {
+        if (m->next_members[m->leavers[i].rank].id != id) continue;
+        rg_r_t r = m->activate;
+        r.pos = m->leavers[i].cause;
+        rg_r_text(&r, cause, sizeof cause);
+        rg_text_str(&t, "rank ");
+        rg_text_u64(&t, m->leavers[i].rank);
+        rg_text_str(&t, " (member ");
+        rg_text_u64(&t, id);
+        rg_text_str(&t, ") was lost: ");
+        rg_text_str(&t, cause);
+    }
+    return m->texts[rg_member_intern(m, text)];
+}
 
 /* The i-th participant without the result gets it from holder number i modulo their count: all sides come to the same
  * pairs from the two maps. Gives the holder for rank `me`, or, with serve, fills the map of those whom `me` serves. */
 static uint64_t forward_pair(rg_member_t *m, const rg_decision_t *d, uint32_t me, uint8_t *serve) {
     uint32_t n = rg_ops_participants(m, d->key.gen), donors = 0, seen = 0;
-    for (uint32_t i = 0; i < n; i++) donors += (uint32_t)map_bit(d->donor, i);
+    for (uint32_t i = 0; i < n; i++) donors += (uint32_t)rg_map_bit(d->donor, i);
     if (!donors) return 0;
     uint32_t mine = 0; /* which holder `me` is */
-    for (uint32_t i = 0; i < me && i < n; i++) mine += (uint32_t)map_bit(d->donor, i);
+    for (uint32_t i = 0; i < me && i < n; i++) mine += (uint32_t)rg_map_bit(d->donor, i);
     for (uint32_t i = 0; i < n; i++) {
-        if (map_bit(d->have, i)) continue;
+        if (rg_map_bit(d->have, i)) continue;
         uint32_t which = seen++ % donors;
         if (serve && which == mine) serve[i / 8] |= (uint8_t)(1u << (i % 8));
         if (serve || i != me) continue;
         for (uint32_t j = 0, k = 0; j < n; j++)
-            if (map_bit(d->donor, j) && k++ == which) return m->view.members[j].id;
+            if (rg_map_bit(d->donor, j) && k++ == which) return m->view.members[j].id;
     }
     return 0;
 }
@@ -334,7 +458,7 @@ static void carry_abort(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d) {
 }
 
 static void carry_forward(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d) {
-    if (map_bit(d->have, m->self_rank)) {
+    if (rg_map_bit(d->have, m->self_rank)) {
         rg_op_commit(m, e, e->computed ? e->computed : d->computed, 1);
         return;
     }
@@ -359,7 +483,7 @@ static void carry_kept(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d) {
         rg_op_release(m, e);
         return;
     }
-    if (!map_bit(d->donor, m->self_rank)) return;
+    if (!rg_map_bit(d->donor, m->self_rank)) return;
     uint32_t slot = e->keep - 1u;
     uint8_t *map = m->serve_map + (size_t)slot * m->serve_bytes;
     memset(map, 0, m->serve_bytes);
@@ -367,11 +491,28 @@ static void carry_kept(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d) {
     m->serve |= (uint64_t)1 << slot;
 }
 
+/* E9. A message whose other end is gone is no matter of others, so no decision speaks of it: what is whole here is
+ * shown, as it would be by D2, and all else ends as the coordinator would end it. 1: that was the case. */
+static int carry_widowed(rg_member_t *m, rg_ent_t *e) {
+    if (!rg_set_is_pair(e->key.set)) return 0;
+    uint64_t from = rg_pair_from(e->key.set), other = from == m->id ? rg_pair_to(e->key.set) : from;
+    if (rg_member_in_view(m, other)) return 0;
+    if (e->state == RG_ENT_COMPLETE) rg_op_commit(m, e, e->computed, 0);
+    else if (e->state == RG_ENT_DEAD) rg_ent_remove(m, e);
+    else rg_op_abort(m, e, RG_ERR_PEER_LOST, other, lost_text(m, other));
+    return 1;
+}
+
 /* An operation that was called behind the fence: now it starts, or its decision was made without it. */
 static void carry_queued(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, uint32_t old_n) {
     e->mark = 0;
     if (d && d->verdict == RG_ABORT) {
         carry_abort(m, e, d);
+        return;
+    }
+    uint64_t lost = rg_sig_shaped(&e->sig) ? lost_participant(m, e->key, old_n) : 0;
+    if (lost) { /* E8: the caller's buffers have the shape of the view before */
+        rg_op_end_here(m, e, RG_ERR_PEER_LOST, lost, lost_text(m, lost));
         return;
     }
     e->state = RG_ENT_RUNNING;
@@ -390,12 +531,11 @@ static void carry_queued(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, ui
             return;
         }
     }
-    rg_act_t *a = rg_member_act(m, RG_MACT_OP_RUN);
-    a->key = e->key;
-    a->peer = e->sig.root;
+    rg_op_begin(m, e);
 }
 
 static void carry_out(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, uint32_t old_n) {
+    if (!d && carry_widowed(m, e)) return;
     switch (e->state) {
     case RG_ENT_QUEUED: carry_queued(m, e, d, old_n); break;
     case RG_ENT_KEPT: carry_kept(m, e, d); break;
@@ -423,6 +563,16 @@ static void carry_out(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, uint3
     }
 }
 
+/* Whether a decision on what is not in the table waits here for a start. A sub-group that is not defined here may be so
+ * by and by: its other members were only quicker. */
+static int waits_for_start(const rg_member_t *m, const rg_decision_t *d) {
+    if (m->view.members[m->self_rank].first_gen > d->key.gen || rg_op_passed(m, d->key)) return 0;
+    if (d->verdict == RG_RESTART && !d->sig.root) return 0;
+    if (rg_set_is_pair(d->key.set)) return rg_pair_has(d->key.set, m->id);
+    if (d->key.set == RG_SET_ALL) return 1;
+    return rg_map_bit(m->dec_set[d->set_at].map, m->self_rank) && !rg_set_dropped(m, d->key.set);
+}
+
 static void carry_out_all(rg_member_t *m, uint32_t decisions, uint32_t old_n) {
     for (uint16_t i = m->first; i;) { /* marks were reported, so the decisions have them again where they still hold */
         rg_ent_t *e = &m->ent[i - 1];
@@ -430,18 +580,25 @@ static void carry_out_all(rg_member_t *m, uint32_t decisions, uint32_t old_n) {
         e->decision = 0;
         if (e->state == RG_ENT_MARKED) rg_ent_remove(m, e);
     }
+    int full = 0;
     uint16_t stop = m->last; /* marks that are added below have been carried out by being added */
     for (uint32_t k = 0; k < decisions; k++) {
         const rg_decision_t *d = &m->dec[k];
         rg_ent_t *e = rg_ent_find(m, d->key);
         if (e) {
             e->decision = (uint16_t)(k + 1);
-        } else if (m->view.members[m->self_rank].first_gen <= d->key.gen && !rg_op_passed(m, d->key) &&
-                   (d->verdict != RG_RESTART || d->sig.root)) {
-            e = rg_ent_add(m, d->key, RG_ENT_MARKED);
+        } else if (waits_for_start(m, d)) {
+            e = m->ents_marked < RG_MARKS_MAX ? rg_ent_add(m, d->key, RG_ENT_MARKED) : NULL;
             if (e) ent_mark(m, e, d);
-            else m->broken = 1;
+            else full = 1;
         }
+    }
+    if (full) {
+        rg_member_expel(m, RG_ERR_RESOURCE,
+                        "more than 1024 operations that others have begun, and that ended with a fault, were never called "
+                        "here: all members must call the same ones; destroy the handle and join again",
+                        m->view.epoch);
+        return;
     }
     for (uint16_t i = stop ? m->first : 0; i && !m->broken;) {
         rg_ent_t *e = &m->ent[i - 1];
@@ -459,6 +616,7 @@ static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t
     m->promise_on = 0;
     m->fenced = 0;
     m->have_view = 1;
+    rg_streams_told(m);
     if (newcomer) {
         m->phase = RG_PH_MEMBER;
         m->gen = m->view.members[m->self_rank].first_gen;
@@ -469,6 +627,7 @@ static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t
         rg_member_act(m, RG_MACT_VIEW)->gen = m->gen;
     }
     if (recovery) carry_out_all(m, decisions, old_n);
+    if (m->told) return;
     rg_ops_release(m); /* those who are gone were perhaps the last who had not finished something */
     /* Watermarks that were on their way died with the old data epoch. */
     rg_ops_note(m, recovery || newcomer);
@@ -479,12 +638,13 @@ static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t
 
 void rg_view_activate(rg_member_t *m, rg_r_t *r) {
     rg_view_head_t v;
+    m->activate = *r;
     rg_r_view_head(r, &v);
     if (r->bad || m->told) return;
     if (m->have_view ? v.parent != m->view.epoch : m->phase != RG_PH_CANDIDATE) return;
     uint32_t self, decisions = 0;
     int newcomer = !m->have_view;
-    if (!read_members(m, r, v.n, &self) || !read_decisions(m, r, &decisions, v.n) || self == UINT32_MAX) {
+    if (!read_members(m, r, &v, &self) || !read_decisions(m, r, &decisions, v.n)) {
         rg_member_expel(m, RG_ERR_PROTOCOL, "the coordinator sent a view that cannot be understood", v.epoch);
         return;
     }

@@ -108,12 +108,14 @@ rg_term_t rg_r_term(rg_r_t *r) {
 void rg_w_key(rg_w_t *w, rg_op_key_t k) {
     rg_w_u64(w, k.gen);
     rg_w_u64(w, k.op);
+    rg_w_u64(w, k.set);
 }
 
 rg_op_key_t rg_r_key(rg_r_t *r) {
     rg_op_key_t k;
     k.gen = rg_r_u64(r);
     k.op = rg_r_u64(r);
+    k.set = rg_r_u64(r);
     return k;
 }
 
@@ -149,6 +151,7 @@ void rg_w_join(rg_w_t *w, const rg_msg_join_t *j) {
     rg_w_text(w, j->label, RG_CORE_NAME_MAX - 1);
     rg_w_bytes(w, j->identity, 16);
     rg_w_u64(w, j->host);
+    rg_w_u64(w, j->site);
     rg_w_u32(w, j->cores);
     rg_w_u32(w, j->pid);
     rg_w_u32(w, j->min_size);
@@ -172,6 +175,7 @@ void rg_r_join(rg_r_t *r, rg_msg_join_t *j) {
     rg_r_text(r, j->label, sizeof j->label);
     rg_r_bytes(r, j->identity, 16);
     j->host = rg_r_u64(r);
+    j->site = rg_r_u64(r);
     j->cores = rg_r_u32(r);
     j->pid = rg_r_u32(r);
     j->min_size = rg_r_u32(r);
@@ -200,7 +204,9 @@ void rg_w_peer(rg_w_t *w, const rg_core_member_t *m) {
     rg_w_u64(w, m->id);
     rg_w_u64(w, m->first_gen);
     rg_w_u64(w, m->host);
+    rg_w_u64(w, m->site);
     rg_w_u32(w, m->cores);
+    rg_w_bytes(w, m->net, RG_CORE_NET);
     rg_w_bytes(w, m->identity, 16);
     rg_w_u16(w, m->addr_len);
     rg_w_bytes(w, m->addr, m->addr_len);
@@ -210,7 +216,9 @@ void rg_r_peer(rg_r_t *r, rg_core_member_t *m) {
     m->id = rg_r_u64(r);
     m->first_gen = rg_r_u64(r);
     m->host = rg_r_u64(r);
+    m->site = rg_r_u64(r);
     m->cores = rg_r_u32(r);
+    rg_r_bytes(r, m->net, RG_CORE_NET);
     rg_r_bytes(r, m->identity, 16);
     m->addr_len = r_addr(r, m->addr);
 }
@@ -223,6 +231,7 @@ void rg_w_heartbeat(rg_w_t *w, const rg_msg_heartbeat_t *h) {
     rg_w_u64(w, h->bytes_sent);
     rg_w_u64(w, h->bytes_received);
     rg_w_u64(w, h->operations);
+    rg_w_bytes(w, h->net, RG_CORE_NET);
 }
 
 void rg_r_heartbeat(rg_r_t *r, rg_msg_heartbeat_t *h) {
@@ -232,6 +241,7 @@ void rg_r_heartbeat(rg_r_t *r, rg_msg_heartbeat_t *h) {
     h->bytes_sent = rg_r_u64(r);
     h->bytes_received = rg_r_u64(r);
     h->operations = rg_r_u64(r);
+    rg_r_bytes(r, h->net, RG_CORE_NET);
 }
 
 void rg_w_report_head(rg_w_t *w, const rg_report_head_t *h) {
@@ -242,6 +252,7 @@ void rg_w_report_head(rg_w_t *w, const rg_report_head_t *h) {
     rg_w_u64(w, h->accepted);
     rg_w_u64(w, h->gen);
     rg_w_u64(w, h->next0);
+    rg_w_u64(w, h->floor);
 }
 
 void rg_r_report_head(rg_r_t *r, rg_report_head_t *h) {
@@ -251,6 +262,7 @@ void rg_r_report_head(rg_r_t *r, rg_report_head_t *h) {
     h->accepted = rg_r_u64(r);
     h->gen = rg_r_u64(r);
     h->next0 = rg_r_u64(r);
+    h->floor = rg_r_u64(r);
 }
 
 /* The error of an aborted operation is there only when the operation was aborted: most reports are short. */
@@ -270,6 +282,7 @@ void rg_r_op_report(rg_r_t *r, rg_op_report_t *o) {
     o->key = rg_r_key(r);
     o->state = rg_r_u8(r);
     if (o->state > RG_OPS_ABORTED || o->state == RG_OPS_DONE) r->bad = 1;
+    if (o->state == RG_OPS_KEPT && rg_key_tagged(o->key)) r->bad = 1; /* rule L keeps no copies */
     rg_r_sig(r, &o->sig);
     o->computed = rg_r_u64(r);
     o->numbering = rg_r_u64(r);
@@ -282,6 +295,47 @@ void rg_r_op_report(rg_r_t *r, rg_op_report_t *o) {
     rg_r_text(r, o->text, sizeof o->text);
 }
 
+void rg_w_stream_report(rg_w_t *w, const rg_stream_report_t *s) {
+    rg_w_u64(w, s->set);
+    rg_w_u64(w, s->gen);
+    rg_w_u32(w, s->tag);
+    rg_w_u32(w, s->next);
+}
+
+void rg_r_stream_report(rg_r_t *r, rg_stream_report_t *s) {
+    s->set = rg_r_u64(r);
+    s->gen = rg_r_u64(r);
+    s->tag = rg_r_u32(r);
+    s->next = rg_r_u32(r);
+}
+
+void rg_w_set_report(rg_w_t *w, const rg_set_report_t *s) {
+    rg_w_u64(w, s->set);
+    rg_w_u64(w, s->hash);
+    rg_w_u16(w, s->map_len);
+    rg_w_bytes(w, s->map, s->map_len);
+}
+
+void rg_r_set_report(rg_r_t *r, rg_set_report_t *s) {
+    s->set = rg_r_u64(r);
+    s->hash = rg_r_u64(r);
+    s->map_len = rg_r_u16(r);
+    s->map = rg_r_skip(r, s->map_len);
+    if (!rg_set_is_group(s->set)) r->bad = 1;
+}
+
+void rg_w_view_member(rg_w_t *w, const rg_view_member_t *m) {
+    rg_w_u64(w, m->id);
+    rg_w_u64(w, m->first_gen);
+    rg_w_bytes(w, m->net, RG_CORE_NET);
+}
+
+void rg_r_view_member(rg_r_t *r, rg_view_member_t *m) {
+    m->id = rg_r_u64(r);
+    m->first_gen = rg_r_u64(r);
+    rg_r_bytes(r, m->net, RG_CORE_NET);
+}
+
 void rg_w_view_head(rg_w_t *w, const rg_view_head_t *v) {
     rg_w_term(w, v->term);
     rg_w_u64(w, v->epoch);
@@ -289,6 +343,7 @@ void rg_w_view_head(rg_w_t *w, const rg_view_head_t *v) {
     rg_w_u64(w, v->data_epoch);
     rg_w_u64(w, v->cut);
     rg_w_u8(w, v->kind);
+    rg_w_u8(w, v->whole);
     rg_w_u32(w, v->n);
 }
 
@@ -299,16 +354,18 @@ void rg_r_view_head(rg_r_t *r, rg_view_head_t *v) {
     v->data_epoch = rg_r_u64(r);
     v->cut = rg_r_u64(r);
     v->kind = rg_r_u8(r);
+    v->whole = rg_r_u8(r);
     v->n = rg_r_u32(r);
-    if (v->kind > RG_VIEW_JOIN) r->bad = 1;
+    if (v->kind > RG_VIEW_JOIN || v->whole > 1) r->bad = 1;
 }
 
 void rg_w_decision(rg_w_t *w, const rg_decision_t *d) {
     rg_w_key(w, d->key);
     rg_w_u8(w, d->verdict);
-    rg_w_sig(w, &d->sig);
-    rg_w_u64(w, d->computed);
-    rg_w_u64(w, d->numbering);
+    if (rg_set_is_group(d->key.set)) rg_w_u16(w, d->set_at);
+    if (d->verdict == RG_FORWARD || d->verdict == RG_RESTART) rg_w_sig(w, &d->sig);
+    if (d->verdict == RG_FORWARD || d->verdict == RG_COMMIT) rg_w_u64(w, d->computed);
+    if (d->verdict != RG_COMMIT) rg_w_u64(w, d->numbering);
     if (d->verdict == RG_FORWARD) {
         rg_w_u16(w, d->map_len);
         rg_w_bytes(w, d->have, d->map_len);
@@ -326,9 +383,12 @@ void rg_r_decision(rg_r_t *r, rg_decision_t *d) {
     d->key = rg_r_key(r);
     d->verdict = rg_r_u8(r);
     if (d->verdict < RG_COMMIT || d->verdict > RG_ABORT) r->bad = 1;
-    rg_r_sig(r, &d->sig);
-    d->computed = rg_r_u64(r);
-    d->numbering = rg_r_u64(r);
+    /* Copies are kept, and given, of operations that are matched by order alone. */
+    if (d->verdict == RG_FORWARD && rg_key_tagged(d->key)) r->bad = 1;
+    if (rg_set_is_group(d->key.set)) d->set_at = rg_r_u16(r);
+    if (d->verdict == RG_FORWARD || d->verdict == RG_RESTART) rg_r_sig(r, &d->sig);
+    if (d->verdict == RG_FORWARD || d->verdict == RG_COMMIT) d->computed = rg_r_u64(r);
+    if (d->verdict != RG_COMMIT) d->numbering = rg_r_u64(r);
     if (r->bad) return;
     if (d->verdict == RG_FORWARD) {
         d->map_len = rg_r_u16(r);
@@ -351,6 +411,7 @@ int rg_term_cmp(rg_term_t a, rg_term_t b) {
 
 int rg_key_cmp(rg_op_key_t a, rg_op_key_t b) {
     if (a.gen != b.gen) return a.gen < b.gen ? -1 : 1;
+    if (a.set != b.set) return a.set < b.set ? -1 : 1;
     return a.op == b.op ? 0 : a.op < b.op ? -1 : 1;
 }
 

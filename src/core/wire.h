@@ -8,9 +8,10 @@
 #include "core/core.h"
 
 #define RG_WIRE_MAGIC 0x31435247u /* "GRC1" in memory order */
-#define RG_WIRE_VERSION 1u
+#define RG_WIRE_VERSION 2u
 #define RG_WIRE_HEADER 8u
-#define RG_DECISIONS_MAX 1024u /* operations that one view change can decide on */
+#define RG_DECISIONS_MAX 4096u /* decisions that one view can carry */
+#define RG_SETS_IN_VIEW 1024u  /* sub-groups that they can speak of */
 
 typedef enum rg_msg {
     RG_MSG_JOIN = 1,
@@ -77,7 +78,7 @@ typedef struct rg_term {
 typedef struct rg_msg_join {
     char group[RG_CORE_NAME_MAX], label[RG_CORE_NAME_MAX];
     uint8_t identity[16];
-    uint64_t host;
+    uint64_t host, site;
     uint32_t cores, pid, min_size, order, fixed_n, fixed_rank;
     uint16_t addr_len;
     uint8_t addr[RG_CORE_ADDR_MAX];
@@ -91,6 +92,7 @@ typedef struct rg_msg_rebind {
 
 typedef struct rg_msg_heartbeat {
     uint64_t epoch, gen, watermark, bytes_sent, bytes_received, operations;
+    uint8_t net[RG_CORE_NET];
 } rg_msg_heartbeat_t;
 
 /* What became of an operation at one member, as it is reported (docs/protocol.md, section 5). */
@@ -121,10 +123,13 @@ typedef enum rg_verdict {
     RG_ABORT = 4
 } rg_verdict_t;
 
+/* What is not needed for the verdict is not on the wire and reads as zero: sig is there for FORWARD and RESTART,
+ * computed for COMMIT and FORWARD, numbering for all but COMMIT. */
 typedef struct rg_decision {
     rg_op_key_t key;
     rg_op_sig_t sig;
     uint8_t verdict;
+    uint16_t set_at; /* operations of a sub-group: which set of the message */
     uint64_t computed, numbering;
     int32_t status;
     uint64_t blame;
@@ -136,15 +141,37 @@ typedef struct rg_decision {
 
 typedef struct rg_report_head {
     rg_term_t term, accepted_term;
-    uint64_t base, accepted, gen, next0;
+    uint64_t base, accepted, gen, next0, floor;
 } rg_report_head_t;
+
+/* How far a member has come with the operations of one set and tag: they are numbered in the order of its calls, and
+ * whatever is below (gen, next) and not among the entries is over there, for ever. The same holds for all streams below
+ * generation `floor` of the report's head. */
+typedef struct rg_stream_report {
+    uint64_t set, gen;
+    uint32_t tag, next;
+} rg_stream_report_t;
+
+/* A sub-group as ranks of the view that the message is about. hash: of all its ids in order, also of those who are
+ * gone: two members that mean different sub-groups by one number have different hashes. */
+typedef struct rg_set_report {
+    uint64_t set, hash;
+    uint16_t map_len;
+    const uint8_t *map;
+} rg_set_report_t;
 
 typedef struct rg_view_head {
     rg_term_t term;
     uint64_t epoch, parent, data_epoch, cut;
-    uint8_t kind;
+    uint8_t kind, whole; /* whole: all members follow; else what is different from the parent's */
     uint32_t n;
 } rg_view_head_t;
+
+/* A member in a view: everything else of it has been told before by PEERS. */
+typedef struct rg_view_member {
+    uint64_t id, first_gen;
+    uint8_t net[RG_CORE_NET];
+} rg_view_member_t;
 
 void rg_w_join(rg_w_t *w, const rg_msg_join_t *j);
 void rg_r_join(rg_r_t *r, rg_msg_join_t *j);
@@ -164,6 +191,12 @@ void rg_w_report_head(rg_w_t *w, const rg_report_head_t *h);
 void rg_r_report_head(rg_r_t *r, rg_report_head_t *h);
 void rg_w_op_report(rg_w_t *w, const rg_op_report_t *o);
 void rg_r_op_report(rg_r_t *r, rg_op_report_t *o);
+void rg_w_stream_report(rg_w_t *w, const rg_stream_report_t *s);
+void rg_r_stream_report(rg_r_t *r, rg_stream_report_t *s);
+void rg_w_set_report(rg_w_t *w, const rg_set_report_t *s);
+void rg_r_set_report(rg_r_t *r, rg_set_report_t *s);
+void rg_w_view_member(rg_w_t *w, const rg_view_member_t *m);
+void rg_r_view_member(rg_r_t *r, rg_view_member_t *m);
 void rg_w_view_head(rg_w_t *w, const rg_view_head_t *v);
 void rg_r_view_head(rg_r_t *r, rg_view_head_t *v);
 void rg_w_decision(rg_w_t *w, const rg_decision_t *d);
@@ -171,7 +204,21 @@ void rg_r_decision(rg_r_t *r, rg_decision_t *d);
 
 int rg_term_cmp(rg_term_t a, rg_term_t b);
 int rg_key_cmp(rg_op_key_t a, rg_op_key_t b);
-static inline int rg_key_tagged(rg_op_key_t k) { return k.op >> 32 != 0; }
+/* Everything but tag 0 of the whole group: matched in any order with others, rule L only. */
+static inline int rg_key_tagged(rg_op_key_t k) { return k.set != RG_SET_ALL || k.op >> 32 != 0; }
+static inline int rg_set_is_pair(uint64_t set) { return set >> 63 != 0; }
+static inline int rg_set_is_group(uint64_t set) { return set != RG_SET_ALL && !rg_set_is_pair(set); }
+static inline uint64_t rg_pair_from(uint64_t set) { return set >> 31 & RG_SET_ID_MAX; }
+static inline uint64_t rg_pair_to(uint64_t set) { return set & RG_SET_ID_MAX; }
+static inline int rg_pair_has(uint64_t set, uint64_t id) { return rg_pair_from(set) == id || rg_pair_to(set) == id; }
+/* Operations whose shape depends on who takes part: after a loss nothing can take their place. (src/sched has the same
+ * as rg_kind_shaped(); the core stands on its own.) */
+static inline int rg_sig_shaped(const rg_op_sig_t *s) {
+    return s->kind == RG_KIND_ALL_GATHER || s->kind == RG_KIND_REDUCE_SCATTER || s->kind == RG_KIND_GATHER ||
+           s->kind == RG_KIND_SCATTER || s->kind == RG_KIND_ALL_TO_ALL || s->kind == RG_KIND_P2P;
+}
+static inline int rg_map_bit(const uint8_t *map, uint32_t i) { return map[i / 8] >> (i % 8) & 1; }
+static inline void rg_map_set(uint8_t *map, uint32_t i) { map[i / 8] |= (uint8_t)(1u << (i % 8)); }
 /* The watermark form of a key of tag 0: everything of tag 0 below it. */
 static inline uint64_t rg_key_note(rg_op_key_t k) { return k.gen << 32 | (k.op & 0xffffffffu); }
 int rg_sig_same(const rg_op_sig_t *a, const rg_op_sig_t *b);

@@ -321,19 +321,24 @@ static void co_settle(rg_coordinator_t *co) {
 static json_t *co_row_json(rg_coordinator_t *co, const rg_roll_row_t *r) {
     struct sockaddr_storage ss;
     socklen_t len = sizeof ss;
-    char identity[33], address[96] = "";
+    char identity[33], address[96] = "", host[17], site[17] = "", links[2 * RG_CORE_NET + 1];
     struct co_conn *c = co_find(co, r->conn);
     for (int i = 0; i < 16; i++) snprintf(identity + 2 * i, 3, "%02x", r->identity[i]);
+    /* Hosts and sites are hashes: equal ones are the same place. Links are classes, as the choice of algorithms knows
+     * them: latency and bandwidth on the host, on the site, and beyond. */
+    snprintf(host, sizeof host, "%016llx", (unsigned long long)r->host);
+    if (r->site) snprintf(site, sizeof site, "%016llx", (unsigned long long)r->site);
+    for (int i = 0; i < RG_CORE_NET; i++) snprintf(links + 2 * i, 3, "%02x", r->net[i]);
     if (c && !getpeername(c->fd, (struct sockaddr *)&ss, &len))
         rg_os_addr_text((struct sockaddr *)&ss, address, sizeof address);
     json_t *label = json_string(r->label); /* NULL when it is no UTF-8 */
     return json_pack(
-        "{s:i s:s s:I s:s s:o s:s s:I s:I s:I s:I s:I s:I s:f s:b}", "rank", r->candidate ? -1 : (int)r->rank, "state",
+        "{s:i s:s s:I s:s s:o s:s s:I s:s s:s s:s s:I s:I s:I s:I s:I s:f s:b}", "rank", r->candidate ? -1 : (int)r->rank, "state",
         r->candidate   ? "candidate"
         : r->suspected ? "suspected"
                        : "member",
         "id", (json_int_t)r->id, "identity", identity, "label", label ? label : json_string("?"), "address", address,
-        "pid", (json_int_t)r->pid, "first_boundary", (json_int_t)r->first_gen, "boundary", (json_int_t)r->boundary,
+        "pid", (json_int_t)r->pid, "host", host, "site", site, "links", links, "first_boundary", (json_int_t)r->first_gen, "boundary", (json_int_t)r->boundary,
         "operations", (json_int_t)r->operations, "bytes_sent", (json_int_t)r->bytes_sent, "bytes_received",
         (json_int_t)r->bytes_received, "heartbeat_age_ms", (double)r->heartbeat_age_ns / 1e6, "connected", c != NULL);
 }

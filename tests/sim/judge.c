@@ -38,7 +38,7 @@ void judge_outcome(world_t *w, int node, int ki, outcome_t o, int fetched, uint6
             sim_fail(w, "nothing is committed in two ways", "processes %d and %d, boundary %llu operation %llx", node,
                      q, (unsigned long long)l->key.gen, (unsigned long long)l->key.op);
         /* Rule L: a result is shown only when it is whole at all who take part. */
-        if (l->rule_l && !fetched && everybody >> q & 1 && l->whole[q] != o.computed)
+        if (l->rule_l && !fetched && (everybody & ~l->skipped) >> q & 1 && l->whole[q] != o.computed)
             sim_fail(w, "rule L waits for all",
                      "process %d committed boundary %llu operation %llx, process %d has no result of epoch %llu", node,
                      (unsigned long long)l->key.gen, (unsigned long long)l->key.op, q, (unsigned long long)o.computed);

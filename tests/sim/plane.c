@@ -267,6 +267,7 @@ static void issue(world_t *w, int node) {
     if (w->skip_key == key.gen && key.op >> 32) {
         if (node % 3 == 1) {
             p->skipped++;
+            w->ledger[ki].skipped |= 1ull << node;
             return;
         }
         event_t *e = sim_push(w, w->now + 30 * MS, EV_EXPIRE, node);

@@ -124,6 +124,7 @@ typedef struct outcome {
 typedef struct ledger {
     rg_op_key_t key;
     uint64_t founded;      /* the first view of the group: one that died out may be founded again, and counts anew */
+    uint64_t skipped;      /* processes whose program left it out: they pass it without sharing in it */
     uint8_t rule_l, local; /* local: somebody ended it alone while the coordinator was lost */
     uint64_t whole[MAXP];  /* data epoch in which it was complete at each process */
     outcome_t out[MAXP];
@@ -140,6 +141,7 @@ typedef struct world {
     int trace, healed, dead_coordinator_pause;
     plant_t plant;
     int plant_done, plant_node;
+    uint32_t cut_short; /* bytes that a planted fault took off a message */
     const char *failed;
     char failure[512];
     event_t *heap;

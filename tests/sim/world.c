@@ -110,6 +110,36 @@ static const char *msg_name(const uint8_t *b, size_t len) {
 
 static int msg_is(const uint8_t *b, size_t len, rg_msg_t t) { return len >= 8 && b[6] == t; }
 
+/* A view on its way to one member: lost, with another cut, with another verdict. */
+static int mangle_view(world_t *w, int node, uint8_t *b, size_t len) {
+    rg_r_t r = { b, len, RG_WIRE_HEADER, 0 };
+    rg_view_head_t v;
+    rg_view_member_t m;
+    rg_set_report_t set;
+    rg_decision_t d;
+    char text[RG_CORE_TEXT_MAX];
+    rg_r_view_head(&r, &v);
+    if (v.kind != RG_VIEW_FIRST && planted(w, PLANT_DROP_VIEW, node)) return 1;
+    for (uint32_t n = v.whole ? 0 : rg_r_u32(&r); n-- > 0;) rg_r_u32(&r), rg_r_text(&r, text, sizeof text);
+    uint32_t listed = v.whole ? v.n : rg_r_u32(&r);
+    for (uint32_t i = 0; i < listed; i++) rg_r_view_member(&r, &m);
+    if (v.kind == RG_VIEW_JOIN && listed && planted(w, PLANT_CUT, node)) b[r.pos - RG_CORE_NET - 8]++;
+    for (uint32_t n = v.whole ? 0 : rg_r_u32(&r); n-- > 0;) rg_r_skip(&r, 4 + RG_CORE_NET);
+    for (uint32_t n = rg_r_u32(&r); n-- > 0;) rg_r_set_report(&r, &set);
+    size_t count_at = r.pos;
+    for (uint32_t n = rg_r_u32(&r), k = 0; k < n && !r.bad; k++) {
+        size_t at = r.pos;
+        rg_r_decision(&r, &d);
+        if (d.verdict != RG_COMMIT || !planted(w, PLANT_VERDICT, node)) continue;
+        memmove(b + at, b + r.pos, len - r.pos); /* what has no decision is restarted */
+        b[count_at]--;
+        memset(b + len - (r.pos - at), 0, r.pos - at);
+        w->cut_short = (uint32_t)(r.pos - at);
+        return 0;
+    }
+    return 0;
+}
+
 /* Planted faults that live on the way between coordinator and member. 1: the message is lost. */
 static int mangle(world_t *w, int node, int to_coord, uint8_t *b, size_t len) {
     if (to_coord) return msg_is(b, len, RG_MSG_LINK) && w->plant == PLANT_NO_LINK_NEWS;
@@ -120,27 +150,16 @@ static int mangle(world_t *w, int node, int to_coord, uint8_t *b, size_t len) {
         w->plant_done = 1;
         return node == w->plant_node;
     }
-    if (!msg_is(b, len, RG_MSG_ACTIVATE)) return 0;
-    if (b[8 + 16 + 32] != RG_VIEW_FIRST && planted(w, PLANT_DROP_VIEW, node)) return 1;
-    size_t n = b[8 + 16 + 33], at = 8 + 16 + 37 + n * 16; /* header, term, four epochs, kind, count, members */
-    if (b[8 + 16 + 32] == RG_VIEW_JOIN && n && planted(w, PLANT_CUT, node)) b[at - 8]++;
-    for (size_t k = 0, d = at + 4; at + 4 <= len && k < b[at] && d + 17 <= len; k++) {
-        uint8_t *verdict = &b[d + 16];
-        if (*verdict == RG_RESTART && planted(w, PLANT_VERDICT, node)) {
-            *verdict = RG_COMMIT; /* same length on the wire */
-            return 0;
-        }
-        if (*verdict != RG_RESTART && *verdict != RG_COMMIT) break; /* longer ones: only the first few are looked at */
-        d += 17 + 25 + 16;
-    }
-    return 0;
+    return msg_is(b, len, RG_MSG_ACTIVATE) ? mangle_view(w, node, b, len) : 0;
 }
 
 void conn_send(world_t *w, uint64_t conn, int to_coord, const uint8_t *bytes, size_t len) {
     conn_t *c = &w->conns[conn];
     if (!conn || !c->alive) return;
     uint8_t *copy = (uint8_t *)(uintptr_t)keep_bytes(w, bytes, len);
+    w->cut_short = 0;
     if (w->plant && mangle(w, c->node, to_coord, copy, len)) return;
+    len -= w->cut_short;
     if (to_coord && w->trace) sim_trace(w, "process %d -> coordinator: %s", c->node, msg_name(bytes, len));
     uint64_t at = w->now + sim_delay(w), *last = to_coord ? &c->last_up : &c->last_down;
     if (at < *last) at = *last;

@@ -278,6 +278,7 @@ static void crowd_message(rg_coord_t *c, uint64_t now, uint64_t conn, const rg_w
 
 Test(crowd, a_thousand_join_and_one_dies__one_view_and_one_recovery) {
     static uint8_t buf[4096];
+    static const uint8_t net[RG_CORE_NET];
     uint64_t now = 1000000000;
     rg_coord_t *c = calloc(1, rg_coord_size(CROWD));
     rg_coord_params_t p = { .max_members = CROWD, .heartbeat_ns = 2000000000, .id = 1 };
@@ -304,6 +305,7 @@ Test(crowd, a_thousand_join_and_one_dies__one_view_and_one_recovery) {
                 rg_w_u64(&w, 0);
             } else {
                 rg_w_u64(&w, CROWD);
+                rg_w_bytes(&w, net, sizeof net);
                 rg_w_u32(&w, 0);
             }
             crowd_message(c, now, i, &w);
@@ -319,6 +321,7 @@ Test(crowd, a_thousand_join_and_one_dies__one_view_and_one_recovery) {
         rg_w_t w = { buf, 0, sizeof buf, 0 };
         rg_report_head_t h = { .term = { 1, 1 }, .base = 1 };
         rg_w_report_head(&w, &h);
+        rg_w_u32(&w, 0);
         rg_w_u32(&w, 0);
         rg_w_u32(&w, 0);
         crowd_message(c, now, i, &w);
