@@ -15,31 +15,14 @@ typedef __m256d VD;
 
 #define OP TGT static inline __attribute__((always_inline))
 
-OP V vload(const char *p) { return _mm256_loadu_si256((const void *)p); }
-
-OP void vstore(char *p, V v) { _mm256_storeu_si256((void *)p, v); }
-
-#define VSTREAM(p, v) _mm256_stream_si256((void *)(p), v)
-#define VSET_f32 _mm256_set1_ps
-#define VMUL_f32 _mm256_mul_ps
-#define VLOAD_f32 _mm256_loadu_ps
-#define VSTORE_f32 _mm256_storeu_ps
-#define VSET_f64 _mm256_set1_pd
-#define VMUL_f64 _mm256_mul_pd
-#define VLOAD_f64 _mm256_loadu_pd
-#define VSTORE_f64 _mm256_storeu_pd
-
-/* Written out because compilers may swap the operands of an intrinsic, and with them the payload of a NaN. */
-#define FLOAT_ASM(name, VT, insn)                                                                                      \
-    OP VT name(VT x, VT y) {                                                                                           \
-        VT r;                                                                                                          \
-        __asm__(insn " %2, %1, %0" : "=x"(r) : "x"(x), "x"(y));                                                        \
-        return r;                                                                                                      \
-    }
-FLOAT_ASM(vadd_f32, VF, "vaddps")
-FLOAT_ASM(vmul_f32, VF, "vmulps")
-FLOAT_ASM(vadd_f64, VD, "vaddpd")
-FLOAT_ASM(vmul_f64, VD, "vmulpd")
+/* The names of this level's instructions, so that simd.h can hold what differs in nothing else. */
+#define MM(f) _mm256_##f
+#define SI(f) _mm256_##f##_si256
+#define F32_BITS _mm256_castps_si256
+#define BITS_F32 _mm256_castsi256_ps
+#define F64_BITS _mm256_castpd_si256
+#define BITS_F64 _mm256_castsi256_pd
+#define ASM_REG "x"
 
 /* The CPU's MIN and MAX return the second operand for NaN and for zeros of either sign. Asking both ways round and
  * joining the bits (OR keeps the minus for MIN, AND drops it for MAX) orders the zeros; NaN is put in afterwards. */
@@ -67,25 +50,7 @@ OP VD vmax_f64(VD x, VD y) {
     return _mm256_blendv_pd(both, nan, _mm256_cmp_pd(x, y, _CMP_UNORD_Q));
 }
 
-/* ---- By type, on integer registers ----------------------------------------------------------------------------- */
-
-#define CASTED(op, T, f, s)                                                                                            \
-    OP V v_##op##_##T(V x, V y) { return _mm256_cast##s##_si256(f(_mm256_castsi256_##s(x), _mm256_castsi256_##s(y))); }
-CASTED(sum, float, vadd_f32, ps)
-CASTED(prod, float, vmul_f32, ps)
-CASTED(min, float, vmin_f32, ps)
-CASTED(max, float, vmax_f32, ps)
-CASTED(sum, double, vadd_f64, pd)
-CASTED(prod, double, vmul_f64, pd)
-CASTED(min, double, vmin_f64, pd)
-CASTED(max, double, vmax_f64, pd)
-
-/* There is no product of bytes: even and odd bytes are multiplied as 16-bit lanes, and the low halves joined. */
-OP V mul8(V x, V y) {
-    V even = _mm256_mullo_epi16(x, y);
-    V odd = _mm256_mullo_epi16(_mm256_srli_epi16(x, 8), _mm256_srli_epi16(y, 8));
-    return _mm256_or_si256(_mm256_and_si256(even, _mm256_set1_epi16(0xff)), _mm256_slli_epi16(odd, 8));
-}
+/* ---- Integers ---------------------------------------------------------------------------------------------------- */
 
 /* AVX2 has no 64-bit product, minimum or maximum. x*y mod 2^64 = lo*lo + 2^32 * (hi*lo + lo*hi). */
 OP V mul64(V x, V y) {
@@ -94,40 +59,43 @@ OP V mul64(V x, V y) {
     return _mm256_add_epi64(_mm256_mul_epu32(x, y), _mm256_slli_epi64(cross, 32));
 }
 
-/* Unsigned order is signed order with the top bit flipped. */
-OP V greater_i64(V x, V y) { return _mm256_cmpgt_epi64(x, y); }
+OP V min_i64(V x, V y) { return _mm256_blendv_epi8(x, y, _mm256_cmpgt_epi64(x, y)); }
 
+OP V max_i64(V x, V y) { return _mm256_blendv_epi8(y, x, _mm256_cmpgt_epi64(x, y)); }
+
+/* Unsigned order is signed order with the top bit flipped. */
 OP V greater_u64(V x, V y) {
     V top = _mm256_set1_epi64x((long long)(1ull << 63));
     return _mm256_cmpgt_epi64(_mm256_xor_si256(x, top), _mm256_xor_si256(y, top));
 }
 
-#define INT(op, T, expr)                                                                                               \
-    OP V v_##op##_##T(V x, V y) { return expr; }
-INT(sum, int8_t, _mm256_add_epi8(x, y))
-INT(prod, int8_t, mul8(x, y))
-INT(min, int8_t, _mm256_min_epi8(x, y))
-INT(max, int8_t, _mm256_max_epi8(x, y))
-INT(sum, uint8_t, _mm256_add_epi8(x, y))
-INT(prod, uint8_t, mul8(x, y))
-INT(min, uint8_t, _mm256_min_epu8(x, y))
-INT(max, uint8_t, _mm256_max_epu8(x, y))
-INT(sum, int32_t, _mm256_add_epi32(x, y))
-INT(prod, int32_t, _mm256_mullo_epi32(x, y))
-INT(min, int32_t, _mm256_min_epi32(x, y))
-INT(max, int32_t, _mm256_max_epi32(x, y))
-INT(sum, uint32_t, _mm256_add_epi32(x, y))
-INT(prod, uint32_t, _mm256_mullo_epi32(x, y))
-INT(min, uint32_t, _mm256_min_epu32(x, y))
-INT(max, uint32_t, _mm256_max_epu32(x, y))
-INT(sum, int64_t, _mm256_add_epi64(x, y))
-INT(prod, int64_t, mul64(x, y))
-INT(min, int64_t, _mm256_blendv_epi8(x, y, greater_i64(x, y)))
-INT(max, int64_t, _mm256_blendv_epi8(y, x, greater_i64(x, y)))
-INT(sum, uint64_t, _mm256_add_epi64(x, y))
-INT(prod, uint64_t, mul64(x, y))
-INT(min, uint64_t, _mm256_blendv_epi8(x, y, greater_u64(x, y)))
-INT(max, uint64_t, _mm256_blendv_epi8(y, x, greater_u64(x, y)))
+OP V min_u64(V x, V y) { return _mm256_blendv_epi8(x, y, greater_u64(x, y)); }
+
+OP V max_u64(V x, V y) { return _mm256_blendv_epi8(y, x, greater_u64(x, y)); }
+
+/* By the upper bit of a lane of c: y where it is set, else x. */
+OP V pick8(V c, V x, V y) { return _mm256_blendv_epi8(x, y, c); }
+
+OP V pick16(V c, V x, V y) { return _mm256_blendv_epi8(x, y, _mm256_srai_epi16(c, 15)); }
+
+/* y where the lane of m (not negative) is above limit, else x. */
+OP V above8(V m, int limit, V x, V y) {
+    return _mm256_blendv_epi8(x, y, _mm256_cmpgt_epi8(m, _mm256_set1_epi8((char)limit)));
+}
+
+OP V above16(V m, int limit, V x, V y) {
+    return _mm256_blendv_epi8(x, y, _mm256_cmpgt_epi16(m, _mm256_set1_epi16((short)limit)));
+}
+
+/* Whether any lane of m (not negative) is above limit. */
+OP int any_above8(V m, int limit) {
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi8(m, _mm256_set1_epi8((char)limit))) != 0;
+}
+
+/* Even lanes of x and odd lanes of y. */
+OP V weave8(V x, V y) { return _mm256_blendv_epi8(x, y, _mm256_set1_epi16((short)0xff00)); }
+
+OP V weave16(V x, V y) { return _mm256_blend_epi16(x, y, 0xaa); }
 
 /* ---- 16-bit floats ---------------------------------------------------------------------------------------------- */
 
@@ -140,22 +108,37 @@ OP VF widen_bf16(const char *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
 }
 
-/* Round to nearest even on the bits: add just under half, and one more when the kept part is odd. */
-OP void narrow_bf16(char *p, VF v) {
-    V u = _mm256_castps_si256(v), top = _mm256_srli_epi32(u, 16);
-    V odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
-    V rounded = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-    V quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
-    rounded = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
-    /* Packing works within 128-bit lanes, so the two useful quarters are brought together. */
-    V packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
-    _mm_storeu_si128((void *)p, _mm256_castsi256_si128(packed));
+/* The upper halves h of f32 whose lower halves are l, rounded to nearest even: up when l is above one half, or is one
+ * half and h odd. A NaN stays as it is, quieted. */
+OP V round_bf16(V h, V l) {
+    V odd = _mm256_and_si256(h, _mm256_set1_epi16(1)), half = _mm256_set1_epi16((short)0x8000);
+    V sum = _mm256_adds_epu16(l, odd); /* up when it is above one half: neither equal to it nor below */
+    V down = _mm256_cmpeq_epi16(_mm256_min_epu16(sum, half), sum);
+    V up = _mm256_add_epi16(_mm256_add_epi16(h, _mm256_set1_epi16(1)), down);
+    V m = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff)), quiet = _mm256_or_si256(h, _mm256_set1_epi16(0x40));
+    V inf = _mm256_set1_epi16(0x7f80), zero = _mm256_setzero_si256();
+    V cut = _mm256_andnot_si256(_mm256_cmpeq_epi16(l, zero), _mm256_cmpeq_epi16(m, inf));
+    return _mm256_blendv_epi8(up, quiet, _mm256_or_si256(_mm256_cmpgt_epi16(m, inf), cut));
+}
+
+OP void narrow_bf16(char *p, VF x, VF y) {
+    V u = _mm256_castps_si256(x), v = _mm256_castps_si256(y), low = _mm256_set1_epi32(0xffff);
+    V h = _mm256_packus_epi32(_mm256_srli_epi32(u, 16), _mm256_srli_epi32(v, 16));
+    V l = _mm256_packus_epi32(_mm256_and_si256(u, low), _mm256_and_si256(v, low));
+    /* Packing works within 128-bit lanes, so the quarters are put in order. */
+    _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(round_bf16(h, l), 0xd8));
 }
 
 /* ---- 8-bit floats ------------------------------------------------------------------------------------------------ */
 
 /* They go through f16, which holds both exactly (e4m3 divided by 256, so that its subnormals are subnormals), and of
  * which there are twice as many in a vector. The conversions of the CPU do not depend on its modes for subnormals. */
+/* Two vectors of f16 halves as one. */
+OP V join_f16(VF x, VF y) {
+    return _mm256_set_m128i(_mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT),
+                            _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+
 OP V load_bytes(const char *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p)); }
 
 OP void store_bytes(char *p, V v) {

@@ -16,104 +16,69 @@ typedef __m512d VD;
 
 #define OP TGT static inline __attribute__((always_inline))
 
-OP V vload(const char *p) { return _mm512_loadu_si512((const void *)p); }
+/* The names of this level's instructions, so that simd.h can hold what differs in nothing else. */
+#define MM(f) _mm512_##f
+#define SI(f) _mm512_##f##_si512
+#define F32_BITS _mm512_castps_si512
+#define BITS_F32 _mm512_castsi512_ps
+#define F64_BITS _mm512_castpd_si512
+#define BITS_F64 _mm512_castsi512_pd
+#define ASM_REG "v"
 
-OP void vstore(char *p, V v) { _mm512_storeu_si512((void *)p, v); }
-
-#define VSTREAM(p, v) _mm512_stream_si512((void *)(p), v)
-#define VSET_f32 _mm512_set1_ps
-#define VMUL_f32 _mm512_mul_ps
-#define VLOAD_f32 _mm512_loadu_ps
-#define VSTORE_f32 _mm512_storeu_ps
-#define VSET_f64 _mm512_set1_pd
-#define VMUL_f64 _mm512_mul_pd
-#define VLOAD_f64 _mm512_loadu_pd
-#define VSTORE_f64 _mm512_storeu_pd
-
-/* Written out because compilers may swap the operands of an intrinsic, and with them the payload of a NaN. */
-#define FLOAT_ASM(name, VT, insn)                                                                                      \
-    OP VT name(VT x, VT y) {                                                                                           \
-        VT r;                                                                                                          \
-        __asm__(insn " %2, %1, %0" : "=v"(r) : "v"(x), "v"(y));                                                        \
-        return r;                                                                                                      \
-    }
-FLOAT_ASM(vadd_f32, VF, "vaddps")
-FLOAT_ASM(vmul_f32, VF, "vmulps")
-FLOAT_ASM(vadd_f64, VD, "vaddpd")
-FLOAT_ASM(vmul_f64, VD, "vmulpd")
-
-/* The CPU's MIN and MAX return the second operand for NaN and for zeros of either sign. Asking both ways round and
- * joining the bits (OR keeps the minus for MIN, AND drops it for MAX) orders the zeros; NaN is put in afterwards. */
+/* RANGE gives the smaller (4) or larger (5) operand and orders zeros by their sign; a NaN is put in. */
 OP VF vmin_f32(VF x, VF y) {
-    VF both = _mm512_or_ps(_mm512_min_ps(x, y), _mm512_min_ps(y, x));
-    VF nan = _mm512_castsi512_ps(_mm512_set1_epi32((int)RG_CANONICAL_NAN_F32));
-    return _mm512_mask_mov_ps(both, _mm512_cmp_ps_mask(x, y, _CMP_UNORD_Q), nan);
+    return _mm512_mask_range_ps(BITS_F32(_mm512_set1_epi32((int)RG_CANONICAL_NAN_F32)),
+                                _mm512_cmp_ps_mask(x, y, _CMP_ORD_Q), x, y, 4);
 }
 
 OP VD vmin_f64(VD x, VD y) {
-    VD both = _mm512_or_pd(_mm512_min_pd(x, y), _mm512_min_pd(y, x));
-    VD nan = _mm512_castsi512_pd(_mm512_set1_epi64((long long)RG_CANONICAL_NAN_F64));
-    return _mm512_mask_mov_pd(both, _mm512_cmp_pd_mask(x, y, _CMP_UNORD_Q), nan);
+    return _mm512_mask_range_pd(BITS_F64(_mm512_set1_epi64((long long)RG_CANONICAL_NAN_F64)),
+                                _mm512_cmp_pd_mask(x, y, _CMP_ORD_Q), x, y, 4);
 }
 
 OP VF vmax_f32(VF x, VF y) {
-    VF both = _mm512_and_ps(_mm512_max_ps(x, y), _mm512_max_ps(y, x));
-    VF nan = _mm512_castsi512_ps(_mm512_set1_epi32((int)RG_CANONICAL_NAN_F32));
-    return _mm512_mask_mov_ps(both, _mm512_cmp_ps_mask(x, y, _CMP_UNORD_Q), nan);
+    return _mm512_mask_range_ps(BITS_F32(_mm512_set1_epi32((int)RG_CANONICAL_NAN_F32)),
+                                _mm512_cmp_ps_mask(x, y, _CMP_ORD_Q), x, y, 5);
 }
 
 OP VD vmax_f64(VD x, VD y) {
-    VD both = _mm512_and_pd(_mm512_max_pd(x, y), _mm512_max_pd(y, x));
-    VD nan = _mm512_castsi512_pd(_mm512_set1_epi64((long long)RG_CANONICAL_NAN_F64));
-    return _mm512_mask_mov_pd(both, _mm512_cmp_pd_mask(x, y, _CMP_UNORD_Q), nan);
+    return _mm512_mask_range_pd(BITS_F64(_mm512_set1_epi64((long long)RG_CANONICAL_NAN_F64)),
+                                _mm512_cmp_pd_mask(x, y, _CMP_ORD_Q), x, y, 5);
 }
 
-/* ---- By type, on integer registers ----------------------------------------------------------------------------- */
+/* ---- Integers ---------------------------------------------------------------------------------------------------- */
 
-#define CASTED(op, T, f, s)                                                                                            \
-    OP V v_##op##_##T(V x, V y) { return _mm512_cast##s##_si512(f(_mm512_castsi512_##s(x), _mm512_castsi512_##s(y))); }
-CASTED(sum, float, vadd_f32, ps)
-CASTED(prod, float, vmul_f32, ps)
-CASTED(min, float, vmin_f32, ps)
-CASTED(max, float, vmax_f32, ps)
-CASTED(sum, double, vadd_f64, pd)
-CASTED(prod, double, vmul_f64, pd)
-CASTED(min, double, vmin_f64, pd)
-CASTED(max, double, vmax_f64, pd)
+OP V mul64(V x, V y) { return _mm512_mullo_epi64(x, y); }
 
-/* There is no product of bytes: even and odd bytes are multiplied as 16-bit lanes, and the low halves joined. */
-OP V mul8(V x, V y) {
-    V even = _mm512_mullo_epi16(x, y);
-    V odd = _mm512_mullo_epi16(_mm512_srli_epi16(x, 8), _mm512_srli_epi16(y, 8));
-    return _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16(odd, 8));
+OP V min_i64(V x, V y) { return _mm512_min_epi64(x, y); }
+
+OP V max_i64(V x, V y) { return _mm512_max_epi64(x, y); }
+
+OP V min_u64(V x, V y) { return _mm512_min_epu64(x, y); }
+
+OP V max_u64(V x, V y) { return _mm512_max_epu64(x, y); }
+
+/* By the upper bit of a lane of c: y where it is set, else x. */
+OP V pick8(V c, V x, V y) { return _mm512_mask_mov_epi8(x, _mm512_movepi8_mask(c), y); }
+
+OP V pick16(V c, V x, V y) { return _mm512_mask_mov_epi16(x, _mm512_movepi16_mask(c), y); }
+
+/* y where the lane of m (not negative) is above limit, else x. */
+OP V above8(V m, int limit, V x, V y) {
+    return _mm512_mask_mov_epi8(x, _mm512_cmpgt_epi8_mask(m, _mm512_set1_epi8((char)limit)), y);
 }
 
-#define INT(op, T, expr)                                                                                               \
-    OP V v_##op##_##T(V x, V y) { return expr; }
-INT(sum, int8_t, _mm512_add_epi8(x, y))
-INT(prod, int8_t, mul8(x, y))
-INT(min, int8_t, _mm512_min_epi8(x, y))
-INT(max, int8_t, _mm512_max_epi8(x, y))
-INT(sum, uint8_t, _mm512_add_epi8(x, y))
-INT(prod, uint8_t, mul8(x, y))
-INT(min, uint8_t, _mm512_min_epu8(x, y))
-INT(max, uint8_t, _mm512_max_epu8(x, y))
-INT(sum, int32_t, _mm512_add_epi32(x, y))
-INT(prod, int32_t, _mm512_mullo_epi32(x, y))
-INT(min, int32_t, _mm512_min_epi32(x, y))
-INT(max, int32_t, _mm512_max_epi32(x, y))
-INT(sum, uint32_t, _mm512_add_epi32(x, y))
-INT(prod, uint32_t, _mm512_mullo_epi32(x, y))
-INT(min, uint32_t, _mm512_min_epu32(x, y))
-INT(max, uint32_t, _mm512_max_epu32(x, y))
-INT(sum, int64_t, _mm512_add_epi64(x, y))
-INT(prod, int64_t, _mm512_mullo_epi64(x, y))
-INT(min, int64_t, _mm512_min_epi64(x, y))
-INT(max, int64_t, _mm512_max_epi64(x, y))
-INT(sum, uint64_t, _mm512_add_epi64(x, y))
-INT(prod, uint64_t, _mm512_mullo_epi64(x, y))
-INT(min, uint64_t, _mm512_min_epu64(x, y))
-INT(max, uint64_t, _mm512_max_epu64(x, y))
+OP V above16(V m, int limit, V x, V y) {
+    return _mm512_mask_mov_epi16(x, _mm512_cmpgt_epi16_mask(m, _mm512_set1_epi16((short)limit)), y);
+}
+
+/* Whether any lane of m (not negative) is above limit. */
+OP int any_above8(V m, int limit) { return _mm512_cmpgt_epi8_mask(m, _mm512_set1_epi8((char)limit)) != 0; }
+
+/* Even lanes of x and odd lanes of y. */
+OP V weave8(V x, V y) { return _mm512_mask_mov_epi8(x, 0xaaaaaaaaaaaaaaaaull, y); }
+
+OP V weave16(V x, V y) { return _mm512_mask_mov_epi16(x, 0xaaaaaaaau, y); }
 
 /* ---- 16-bit floats ---------------------------------------------------------------------------------------------- */
 
@@ -126,20 +91,36 @@ OP VF widen_bf16(const char *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
 }
 
-/* Round to nearest even on the bits: add just under half, and one more when the kept part is odd. */
-OP void narrow_bf16(char *p, VF v) {
-    V u = _mm512_castps_si512(v), top = _mm512_srli_epi32(u, 16);
-    V odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
-    V rounded = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-    V quiet = _mm512_or_si512(top, _mm512_set1_epi32(0x40));
-    rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet);
-    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(rounded));
+/* The upper halves h of f32 whose lower halves are l, rounded to nearest even: up when l is above one half, or is one
+ * half and h odd. A NaN stays as it is, quieted. */
+OP V round_bf16(V h, V l) {
+    V one = _mm512_set1_epi16(1), sum = _mm512_adds_epu16(l, _mm512_and_si512(h, one));
+    V m = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff)), inf = _mm512_set1_epi16(0x7f80);
+    __mmask32 up = _mm512_cmpgt_epu16_mask(sum, _mm512_set1_epi16((short)0x8000));
+    __mmask32 nan = _mm512_cmpgt_epi16_mask(m, inf);
+    nan |= _mm512_mask_test_epi16_mask(_mm512_cmpeq_epi16_mask(m, inf), l, l);
+    V rounded = _mm512_mask_add_epi16(h, up, h, one);
+    return _mm512_mask_mov_epi16(rounded, nan, _mm512_or_si512(h, _mm512_set1_epi16(0x40)));
+}
+
+OP void narrow_bf16(char *p, VF x, VF y) {
+    const V odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23,
+                                   21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    V u = _mm512_castps_si512(x), v = _mm512_castps_si512(y), even = _mm512_sub_epi16(odd, _mm512_set1_epi16(1));
+    V h = _mm512_permutex2var_epi16(u, odd, v), l = _mm512_permutex2var_epi16(u, even, v);
+    _mm512_storeu_si512((void *)p, round_bf16(h, l));
 }
 
 /* ---- 8-bit floats ------------------------------------------------------------------------------------------------ */
 
 /* They go through f16, which holds both exactly (e4m3 divided by 256, so that its subnormals are subnormals), and of
  * which there are twice as many in a vector. The conversions of the CPU do not depend on its modes for subnormals. */
+/* Two vectors of f16 halves as one. */
+OP V join_f16(VF x, VF y) {
+    __m256i hx = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT), hy = _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(hx), hy, 1);
+}
+
 OP V load_bytes(const char *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p)); }
 
 OP void store_bytes(char *p, V v) { _mm256_storeu_si256((void *)p, _mm512_cvtepi16_epi8(v)); }

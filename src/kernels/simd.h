@@ -1,11 +1,81 @@
 /* simd.h: the loops of one SIMD level, made once per level. The including file (avx2.c, avx512.c) defines LEVEL,
- * LEVEL_NAME, TGT (the target attribute), VB (bytes of a vector), the types V (integers) and VF, VD (floats), and the
- * operations on one vector; the loops here add alignment, unrolling, heads and tails. Heads and tails go through
- * the scalar reference, so they cannot differ from it.
+ * LEVEL_NAME, TGT (the target attribute), VB (bytes of a vector), the types V (integers) and VF, VD (floats), the names
+ * of its instructions, and the operations on one vector that differ by more than a name. The loops here add alignment,
+ * unrolling, heads and tails. Heads and tails go through the scalar reference, so they cannot differ from it.
  *
  * Every loop loads all that it needs for a round before it stores, so dst may be x or y. */
-#define INLINE TGT static inline __attribute__((always_inline))
 #define VE (VB / 4) /* f32 per vector */
+
+OP V vload(const char *p) { return SI(loadu)((const void *)p); }
+
+OP void vstore(char *p, V v) { SI(storeu)((void *)p, v); }
+
+OP void vstream(char *p, V v) { SI(stream)((void *)p, v); }
+
+OP VF vload_f32(const char *p) { return MM(loadu_ps)((const float *)(const void *)p); }
+
+OP void vstore_f32(char *p, VF v) { MM(storeu_ps)((float *)(void *)p, v); }
+
+/* Written out because compilers may swap the operands of an intrinsic, and with them the payload of a NaN. */
+#define FLOAT_ASM(name, VT, insn)                                                                                      \
+    OP VT name(VT x, VT y) {                                                                                           \
+        VT r;                                                                                                          \
+        __asm__(insn " %2, %1, %0" : "=" ASM_REG(r) : ASM_REG(x), ASM_REG(y));                                         \
+        return r;                                                                                                      \
+    }
+FLOAT_ASM(vadd_f32, VF, "vaddps")
+FLOAT_ASM(vmul_f32, VF, "vmulps")
+FLOAT_ASM(vadd_f64, VD, "vaddpd")
+FLOAT_ASM(vmul_f64, VD, "vmulpd")
+
+/* ---- By type, on integer registers ----------------------------------------------------------------------------- */
+
+/* There is no product of bytes: even and odd bytes are multiplied as 16-bit lanes, the odd ones so that they end up in
+ * place. */
+OP V mul8(V x, V y) {
+    V even = MM(mullo_epi16)(x, y), odd = SI(and)(y, MM(set1_epi16)((short)0xff00));
+    return weave8(even, MM(mullo_epi16)(MM(srli_epi16)(x, 8), odd));
+}
+
+#define CASTED(op, T, f, PS)                                                                                           \
+    OP V v_##op##_##T(V x, V y) { return PS##_BITS(f(BITS_##PS(x), BITS_##PS(y))); }
+CASTED(sum, float, vadd_f32, F32)
+CASTED(prod, float, vmul_f32, F32)
+CASTED(min, float, vmin_f32, F32)
+CASTED(max, float, vmax_f32, F32)
+CASTED(sum, double, vadd_f64, F64)
+CASTED(prod, double, vmul_f64, F64)
+CASTED(min, double, vmin_f64, F64)
+CASTED(max, double, vmax_f64, F64)
+
+#define INT(op, T, f)                                                                                                  \
+    OP V v_##op##_##T(V x, V y) { return f(x, y); }
+INT(sum, int8_t, MM(add_epi8))
+INT(prod, int8_t, mul8)
+INT(min, int8_t, MM(min_epi8))
+INT(max, int8_t, MM(max_epi8))
+INT(sum, uint8_t, MM(add_epi8))
+INT(prod, uint8_t, mul8)
+INT(min, uint8_t, MM(min_epu8))
+INT(max, uint8_t, MM(max_epu8))
+INT(sum, int32_t, MM(add_epi32))
+INT(prod, int32_t, MM(mullo_epi32))
+INT(min, int32_t, MM(min_epi32))
+INT(max, int32_t, MM(max_epi32))
+INT(sum, uint32_t, MM(add_epi32))
+INT(prod, uint32_t, MM(mullo_epi32))
+INT(min, uint32_t, MM(min_epu32))
+INT(max, uint32_t, MM(max_epu32))
+INT(sum, int64_t, MM(add_epi64))
+INT(prod, int64_t, mul64)
+INT(min, int64_t, min_i64)
+INT(max, int64_t, max_i64)
+INT(sum, uint64_t, MM(add_epi64))
+INT(prod, uint64_t, mul64)
+INT(min, uint64_t, min_u64)
+INT(max, uint64_t, max_u64)
+
+/* ---- Loops over types that are their own partial values --------------------------------------------------------- */
 
 /* Bytes to do before dst is on a vector boundary: a store across a cache line costs twice. Not worth it for little, and
  * impossible when dst is not even aligned to its elements. */
@@ -44,28 +114,45 @@ SAMES(float, RG_F32)
 SAMES(double, RG_F64)
 
 /* A factor is never NaN, so the order of a product with it does not matter. */
-#define AVG(T, VT, DTYPE, PS)                                                                                          \
+#define AVG(T, VT, DTYPE, PS, F, ps)                                                                                   \
     TGT static void k_avg_##T(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {                  \
-        VT sx = VSET_##PS((T)r->x_scale), sy = VSET_##PS((T)r->y_scale), sd = VSET_##PS((T)r->dst_scale);              \
-        size_t i = 0, step = VB / sizeof(T);                                                                           \
-        const T *px = x, *py = y;                                                                                      \
-        T *pd = dst;                                                                                                   \
-        for (; n - i >= step; i += step) {                                                                             \
-            VT sum = vadd_##PS(VMUL_##PS(VLOAD_##PS(px + i), sx), VMUL_##PS(VLOAD_##PS(py + i), sy));                  \
-            VSTORE_##PS(pd + i, VMUL_##PS(sum, sd));                                                                   \
+        const size_t bytes = n * sizeof(T);                                                                            \
+        VT sx = MM(set1_##ps)((T)r->x_scale), sy = MM(set1_##ps)((T)r->y_scale), sd = MM(set1_##ps)((T)r->dst_scale);  \
+        size_t i = head_bytes(dst, sizeof(T), bytes);                                                                  \
+        const char *px = x, *py = y;                                                                                   \
+        char *pd = dst;                                                                                                \
+        if (i) rg_kernels_scalar.same[DTYPE][RG_AVG](r, dst, x, y, i / sizeof(T));                                     \
+        for (; bytes - i >= 4 * VB; i += 4 * VB) {                                                                     \
+            VT v[4];                                                                                                   \
+            for (size_t k = 0; k < 4; k++) {                                                                           \
+                VT a = MM(mul_##ps)(BITS_##PS(vload(px + i + k * VB)), sx);                                            \
+                v[k] = vadd_##F(a, MM(mul_##ps)(BITS_##PS(vload(py + i + k * VB)), sy));                               \
+            }                                                                                                          \
+            for (size_t k = 0; k < 4; k++) vstore(pd + i + k * VB, PS##_BITS(MM(mul_##ps)(v[k], sd)));                 \
         }                                                                                                              \
-        if (i < n) rg_kernels_scalar.same[DTYPE][RG_AVG](r, pd + i, px + i, py + i, n - i);                            \
+        for (; bytes - i >= VB; i += VB) {                                                                             \
+            VT a = MM(mul_##ps)(BITS_##PS(vload(px + i)), sx), b = MM(mul_##ps)(BITS_##PS(vload(py + i)), sy);         \
+            vstore(pd + i, PS##_BITS(MM(mul_##ps)(vadd_##F(a, b), sd)));                                               \
+        }                                                                                                              \
+        if (i < bytes) rg_kernels_scalar.same[DTYPE][RG_AVG](r, pd + i, px + i, py + i, (bytes - i) / sizeof(T));      \
     }                                                                                                                  \
     TGT static void scale_##T(void *dst, const void *src, size_t n, double scale) {                                    \
-        VT s = VSET_##PS((T)scale);                                                                                    \
-        size_t i = 0, step = VB / sizeof(T);                                                                           \
-        const T *ps = src;                                                                                             \
-        T *pd = dst;                                                                                                   \
-        for (; n - i >= step; i += step) VSTORE_##PS(pd + i, VMUL_##PS(VLOAD_##PS(ps + i), s));                        \
-        if (i < n) rg_kernels_scalar.scale_##PS(pd + i, ps + i, n - i, scale);                                         \
+        const size_t bytes = n * sizeof(T);                                                                            \
+        VT s = MM(set1_##ps)((T)scale);                                                                                \
+        size_t i = head_bytes(dst, sizeof(T), bytes);                                                                  \
+        const char *px = src;                                                                                          \
+        char *pd = dst;                                                                                                \
+        if (i) rg_kernels_scalar.scale_##F(pd, px, i / sizeof(T), scale);                                              \
+        for (; bytes - i >= 4 * VB; i += 4 * VB) {                                                                     \
+            VT v[4];                                                                                                   \
+            for (size_t k = 0; k < 4; k++) v[k] = MM(mul_##ps)(BITS_##PS(vload(px + i + k * VB)), s);                  \
+            for (size_t k = 0; k < 4; k++) vstore(pd + i + k * VB, PS##_BITS(v[k]));                                   \
+        }                                                                                                              \
+        for (; bytes - i >= VB; i += VB) vstore(pd + i, PS##_BITS(MM(mul_##ps)(BITS_##PS(vload(px + i)), s)));         \
+        if (i < bytes) rg_kernels_scalar.scale_##F(pd + i, px + i, (bytes - i) / sizeof(T), scale);                    \
     }
-AVG(float, VF, RG_F32, f32)
-AVG(double, VD, RG_F64, f64)
+AVG(float, VF, RG_F32, F32, f32, ps)
+AVG(double, VD, RG_F64, F64, f64, pd)
 
 /* ---- Small floats: widened, combined and narrowed in registers, two vectors of f32 at a time --------------------- */
 
@@ -76,15 +163,15 @@ typedef struct vpair {
 /* kind, op and combo are constants wherever these are inlined, so no branch on them is left. */
 #define RAW_SIZE(kind) ((kind) >= RG_SMALL_E4M3 ? 1u : 2u)
 
-INLINE vpair_t small_load(const char *p, size_t i, int kind, int acc) {
-    if (acc) return (vpair_t){ VLOAD_f32((const float *)(p + i * 4)), VLOAD_f32((const float *)(p + i * 4 + VB)) };
+OP vpair_t small_load(const char *p, size_t i, int kind, int acc) {
+    if (acc) return (vpair_t){ vload_f32(p + i * 4), vload_f32(p + i * 4 + VB) };
     switch (kind) {
     case RG_SMALL_F16: return (vpair_t){ widen_f16(p + i * 2), widen_f16(p + i * 2 + VB / 2) };
     case RG_SMALL_BF16: return (vpair_t){ widen_bf16(p + i * 2), widen_bf16(p + i * 2 + VB / 2) };
     case RG_SMALL_E4M3: {
         V h = h_of_e4m3(load_bytes(p + i));
-        VF up = VSET_f32(256.0f);
-        return (vpair_t){ VMUL_f32(widen_low(h), up), VMUL_f32(widen_high(h), up) };
+        VF up = MM(set1_ps)(256.0f);
+        return (vpair_t){ MM(mul_ps)(widen_low(h), up), MM(mul_ps)(widen_high(h), up) };
     }
     default: {
         V h = h_of_e5m2(load_bytes(p + i));
@@ -93,25 +180,24 @@ INLINE vpair_t small_load(const char *p, size_t i, int kind, int acc) {
     }
 }
 
-INLINE void small_store(char *p, size_t i, vpair_t v, int kind, int acc) {
+OP void small_store(char *p, size_t i, vpair_t v, int kind, int acc) {
     if (acc) {
-        VSTORE_f32((float *)(p + i * 4), v.v0);
-        VSTORE_f32((float *)(p + i * 4 + VB), v.v1);
+        vstore_f32(p + i * 4, v.v0);
+        vstore_f32(p + i * 4 + VB, v.v1);
     } else if (kind == RG_SMALL_F16) {
         narrow_f16(p + i * 2, v.v0);
         narrow_f16(p + i * 2 + VB / 2, v.v1);
     } else if (kind == RG_SMALL_BF16) {
-        narrow_bf16(p + i * 2, v.v0);
-        narrow_bf16(p + i * 2 + VB / 2, v.v1);
+        narrow_bf16(p + i * 2, v.v0, v.v1);
     } else if (kind == RG_SMALL_E4M3) {
-        VF down = VSET_f32(1.0f / 256);
-        store_bytes(p + i, e4m3_of_h(narrow_odd(VMUL_f32(v.v0, down), VMUL_f32(v.v1, down))));
+        VF down = MM(set1_ps)(1.0f / 256);
+        store_bytes(p + i, e4m3_of_h(narrow_odd(MM(mul_ps)(v.v0, down), MM(mul_ps)(v.v1, down))));
     } else {
         store_bytes(p + i, e5m2_of_h(narrow_odd(v.v0, v.v1)));
     }
 }
 
-INLINE VF small_op(VF x, VF y, int kind, int op, VF sx, VF sy, VF sd) {
+OP VF small_op(VF x, VF y, int kind, int op, VF sx, VF sy, VF sd) {
     const int sat = kind >= RG_SMALL_E4M3;
     switch (op) {
     case RG_SUM: return vadd_f32(x, y);
@@ -119,19 +205,121 @@ INLINE VF small_op(VF x, VF y, int kind, int op, VF sx, VF sy, VF sd) {
     case RG_MIN: return vmin_f32(x, y);
     case RG_MAX: return vmax_f32(x, y);
     default: {
-        VF sum = vadd_f32(VMUL_f32(x, sx), VMUL_f32(y, sy));
-        return sat ? saturated(VMUL_f32(sum, sd), sum, sd) : VMUL_f32(sum, sd);
+        VF sum = vadd_f32(MM(mul_ps)(x, sx), MM(mul_ps)(y, sy));
+        return sat ? saturated(MM(mul_ps)(sum, sd), sum, sd) : MM(mul_ps)(sum, sd);
     }
     }
 }
 
-INLINE void small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op,
-                       int combo) {
-    const int xa = combo & 1, ya = combo >> 1 & 1, da = combo >> 2;
-    const size_t raw = RAW_SIZE(kind);
-    VF sx = VSET_f32((float)r->x_scale), sy = VSET_f32((float)r->y_scale), sd = VSET_f32((float)r->dst_scale);
+/* ---- Small floats, two inputs to a result ------------------------------------------------------------------------ */
+
+/* Where neither operand has partial values, less is needed than to widen both. These do whole vectors of raw values and
+ * return how many elements they did. */
+
+/* The order of numbers of sign and magnitude is that of integers, turned round where both are negative; -0 is below +0.
+ * The result is one of the operands, so nothing is rounded. */
+OP size_t raw_minmax(char *dst, const char *x, const char *y, size_t n, int kind, int op) {
+    static const int infinity[] = { 0x7c00, 0x7f80, 0x7e, 0x7c }, nan[] = { 0x7e00, 0x7fc0, 0x7f, 0x7e };
+    const int bytes = RAW_SIZE(kind) == 1;
+    const size_t step = VB / RAW_SIZE(kind);
+    const V magnitude = bytes ? MM(set1_epi8)(0x7f) : MM(set1_epi16)(0x7fff);
+    const V put = bytes ? MM(set1_epi8)((char)nan[kind]) : MM(set1_epi16)((short)nan[kind]);
+    size_t i = 0;
+    for (; n - i >= step; i += step) {
+        V a = vload(x + i * RAW_SIZE(kind)), b = vload(y + i * RAW_SIZE(kind)), c = SI(and)(a, b);
+        V lo = bytes ? MM(min_epi8)(a, b) : MM(min_epi16)(a, b), hi = bytes ? MM(max_epi8)(a, b) : MM(max_epi16)(a, b);
+        V first = op == RG_MIN ? lo : hi, other = op == RG_MIN ? hi : lo;
+        V d = bytes ? pick8(c, first, other) : pick16(c, first, other);
+        V ma = SI(and)(a, magnitude), mb = SI(and)(b, magnitude);
+        V m = bytes ? MM(max_epi8)(ma, mb) : MM(max_epi16)(ma, mb);
+        d = bytes ? above8(m, infinity[kind], d, put) : above16(m, infinity[kind], d, put);
+        vstore(dst + i * RAW_SIZE(kind), d);
+    }
+    return i;
+}
+
+/* bf16 in even places become f32 by a shift, those in odd places by clearing the others. */
+OP size_t raw_bf16(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int op) {
+    const VF sx = MM(set1_ps)((float)r->x_scale), sy = MM(set1_ps)((float)r->y_scale);
+    const VF sd = MM(set1_ps)((float)r->dst_scale);
+    const V upper = MM(set1_epi32)((int)0xffff0000);
     size_t i = 0;
     for (; n - i >= 2 * VE; i += 2 * VE) {
+        V a = vload(x + i * 2), b = vload(y + i * 2);
+        VF a0 = BITS_F32(MM(slli_epi32)(a, 16)), b0 = BITS_F32(MM(slli_epi32)(b, 16));
+        VF a1 = BITS_F32(SI(and)(a, upper)), b1 = BITS_F32(SI(and)(b, upper));
+        V d0 = F32_BITS(small_op(a0, b0, RG_SMALL_BF16, op, sx, sy, sd));
+        V d1 = F32_BITS(small_op(a1, b1, RG_SMALL_BF16, op, sx, sy, sd));
+        V h = weave16(MM(srli_epi32)(d0, 16), d1), l = weave16(d0, MM(slli_epi32)(d1, 16));
+        vstore(dst + i * 2, round_bf16(h, l));
+    }
+    return i;
+}
+
+/* f16 in the 16-bit lanes of v, as two vectors of f32, added to those of w. */
+OP V sum_f16(V v, V w, VF sx, VF sy) {
+    VF low = MM(add_ps)(MM(mul_ps)(widen_low(v), sx), MM(mul_ps)(widen_low(w), sy));
+    VF high = MM(add_ps)(MM(mul_ps)(widen_high(v), sx), MM(mul_ps)(widen_high(w), sy));
+    return join_f16(low, high);
+}
+
+/* The magnitude of an f16, at most `most`, rounded to nearest even above its last `drop` bits, which are not cleared.
+ */
+OP V round_f16(V h, int drop, int most) {
+    V m = MM(min_epi16)(SI(and)(h, MM(set1_epi16)(0x7fff)), MM(set1_epi16)((short)most));
+    V odd = SI(and)(MM(srli_epi16)(m, drop), MM(set1_epi16)(1));
+    return MM(add_epi16)(MM(add_epi16)(m, odd), MM(set1_epi16)((short)((1 << (drop - 1)) - 1)));
+}
+
+/* The sum of two 8-bit floats is rounded to f16 and then once more, which gives what one rounding would: an f16 has
+ * more than twice the significant bits plus two, and the sum is a multiple of its smallest subnormal. So with operands
+ * multiplied by a power of two, but not below 2^-6 and not after the sum. Vectors with NaN (or infinity, which must not
+ * be taken for overflow) stop the loop: the caller does one step in the general way. */
+OP size_t raw_sum8(char *dst, const char *x, const char *y, size_t n, VF sx, VF sy, int kind) {
+    const int e4m3 = kind == RG_SMALL_E4M3;
+    const V magnitude = MM(set1_epi8)(0x7f), place = MM(set1_epi16)((short)0xbf80),
+            upper = MM(set1_epi16)((short)0xff00);
+    size_t i = 0;
+    for (; n - i >= VB; i += VB) {
+        V a = vload(x + i), b = vload(y + i);
+        if (any_above8(MM(max_epi8)(SI(and)(a, magnitude), SI(and)(b, magnitude)), e4m3 ? 0x7e : 0x7b)) break;
+        V a0 = MM(slli_epi16)(a, 8), b0 = MM(slli_epi16)(b, 8), even, odd;
+        if (e4m3) { /* the exponent is one bit shorter: moved down, its upper place cleared */
+            V lo = sum_f16(SI(and)(MM(srai_epi16)(a0, 1), place), SI(and)(MM(srai_epi16)(b0, 1), place), sx, sy);
+            V hi = sum_f16(SI(and)(MM(srai_epi16)(a, 1), place), SI(and)(MM(srai_epi16)(b, 1), place), sx, sy);
+            V signs = weave8(MM(srli_epi16)(lo, 8), hi);
+            even = MM(srli_epi16)(round_f16(lo, 7, 0x3f00), 7);
+            odd = MM(slli_epi16)(round_f16(hi, 7, 0x3f00), 1);
+            vstore(dst + i, SI(or)(weave8(even, odd), SI(andnot)(magnitude, signs)));
+        } else {
+            V lo = sum_f16(a0, b0, sx, sy), hi = sum_f16(SI(and)(a, upper), SI(and)(b, upper), sx, sy);
+            V signs = weave8(MM(srli_epi16)(lo, 8), hi);
+            even = MM(srli_epi16)(round_f16(lo, 8, 0x7b00), 8);
+            odd = round_f16(hi, 8, 0x7b00);
+            vstore(dst + i, SI(or)(weave8(even, odd), SI(andnot)(magnitude, signs)));
+        }
+    }
+    return i;
+}
+
+/* Whether raw_sum8() may be used for a sum or an average. */
+static inline int sum8_fits(const rg_red_t *r, int op) {
+    return op == RG_SUM || (r->dst_scale == 1 && r->x_scale >= 1.0 / 64 && r->y_scale >= 1.0 / 64);
+}
+
+OP void small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op, int combo) {
+    const int xa = combo & 1, ya = combo >> 1 & 1, da = combo >> 2;
+    const size_t raw = RAW_SIZE(kind);
+    VF sx = MM(set1_ps)((float)r->x_scale), sy = MM(set1_ps)((float)r->y_scale), sd = MM(set1_ps)((float)r->dst_scale);
+    size_t i = 0;
+    if (combo == 0 && (op == RG_MIN || op == RG_MAX)) i = raw_minmax(dst, x, y, n, kind, op);
+    else if (combo == 0 && kind == RG_SMALL_BF16) i = raw_bf16(r, dst, x, y, n, op);
+    const int sum8 = combo == 0 && raw == 1 && (op == RG_SUM || op == RG_AVG) && sum8_fits(r, op);
+    for (; n - i >= 2 * VE; i += 2 * VE) {
+        if (sum8)
+            i += raw_sum8(dst + i, x + i, y + i, n - i, op == RG_SUM ? MM(set1_ps)(1) : sx,
+                          op == RG_SUM ? MM(set1_ps)(1) : sy, kind);
+        if (n - i < 2 * VE) break;
         vpair_t a = small_load(x, i, kind, xa), b = small_load(y, i, kind, ya);
         vpair_t d = { small_op(a.v0, b.v0, kind, op, sx, sy, sd), small_op(a.v1, b.v1, kind, op, sx, sy, sd) };
         small_store(dst, i, d, kind, da);
@@ -160,9 +348,9 @@ SMALLS(e5m2, RG_SMALL_E5M2)
 
 /* The product is the written-out one: clang makes a plain product of `scale == 1 ? v : v * scale`, and that quiets a
  * signalling NaN. */
-INLINE size_t small_convert(char *dst, const char *src, size_t n, double scale, int kind, int from_acc, int to_acc) {
+OP size_t small_convert(char *dst, const char *src, size_t n, double scale, int kind, int from_acc, int to_acc) {
     const int sat = kind >= RG_SMALL_E4M3;
-    VF s = VSET_f32((float)scale);
+    VF s = MM(set1_ps)((float)scale);
     size_t i = 0;
     for (; n - i >= 2 * VE; i += 2 * VE) {
         vpair_t v = small_load(src, i, kind, from_acc);
@@ -207,10 +395,10 @@ TGT static void copy_stream(void *dst, const void *src, size_t n) {
     memcpy(d, s, i);
     for (; n - i >= 4 * VB; i += 4 * VB) {
         V v0 = vload(s + i), v1 = vload(s + i + VB), v2 = vload(s + i + 2 * VB), v3 = vload(s + i + 3 * VB);
-        VSTREAM(d + i, v0);
-        VSTREAM(d + i + VB, v1);
-        VSTREAM(d + i + 2 * VB, v2);
-        VSTREAM(d + i + 3 * VB, v3);
+        vstream(d + i, v0);
+        vstream(d + i + VB, v1);
+        vstream(d + i + 2 * VB, v2);
+        vstream(d + i + 3 * VB, v3);
     }
     memcpy(d + i, s + i, n - i);
     _mm_sfence(); /* streaming stores are not ordered by the next lock or atomic that publishes this memory */
