@@ -56,7 +56,9 @@ typedef struct rg_roster {
     uint64_t *ids;
     uint32_t *links; /* link per rank; own entry unused */
     rg_cost_model_t model;
-    uint64_t model_key;
+    uint64_t model_key; /* changes with the model and the topology */
+    rg_topology_t topo; /* levels 0: nothing is known */
+    uint32_t *groups;   /* of topo */
 } rg_roster_t;
 
 /* Members of recent data epochs, to name contributors and to understand old ranks. */
@@ -68,7 +70,9 @@ typedef struct rg_past {
 #define RG_PAST 16
 
 typedef struct rg_link {
-    uint64_t id; /* member; 0: free */
+    uint64_t id;         /* member; 0: free */
+    uint64_t host, site; /* of that member */
+    uint32_t dial;
     int up;
     uint64_t dropped_at; /* poll before the drop; 0: never used */
 } rg_link_t;
@@ -176,7 +180,7 @@ enum rg_driver { RG_DRIVER_NONE, RG_DRIVER_CALLER, RG_DRIVER_THREAD };
 
 struct rg_group {
     pthread_mutex_t lock;
-    pthread_cond_t cond;        /* an operation ended, the driver left, or the group ended */
+    pthread_cond_t cond;         /* an operation ended, the driver left, or the group ended */
     pthread_mutex_t thread_lock; /* for the next two only; taken with or without `lock`, never the other way round */
     int thread_wanted;
     pthread_cond_t thread_cond; /* for the progress thread */
@@ -249,6 +253,8 @@ struct rg_group {
 
     uint64_t operations, view_changes, last_change_ns, fenced_at_ns;
     uint64_t self_id;
+    uint64_t host, site;        /* of this member */
+    struct rg_netstat *netstat; /* netstat.c */
     uint32_t spin_us;
     uint32_t host_procs; /* members on this host */
     uint32_t cores;
@@ -280,6 +286,18 @@ rg_status_t rg_roster_view_changed(rg_group_t *g);
 uint32_t rg_roster_past(const rg_group_t *g, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap);
 uint32_t rg_link_of(const rg_group_t *g, uint64_t id); /* UINT32_MAX: none */
 void rg_rosters_free(rg_group_t *g);
+
+/* model.c: what a view says about its links, as cost model and topology */
+rg_status_t rg_roster_model(const rg_group_t *g, rg_roster_t *r);
+
+/* netstat.c: how fast the links are */
+rg_status_t rg_netstat_open(rg_group_t *g);
+void rg_netstat_free(rg_group_t *g);
+/* A link has come up: 1 when the core is to be told later, by netstat itself. */
+int rg_netstat_up(rg_group_t *g, uint32_t link, uint64_t now);
+void rg_netstat_down(rg_group_t *g, uint32_t link);
+int rg_netstat_completion(rg_group_t *g, const rg_completion_t *c); /* 1 when it was its own */
+void rg_netstat_tick(rg_group_t *g, uint64_t now);
 
 /* exec.c: runs one schedule */
 rg_status_t rg_exec_start(rg_request_t *op);

@@ -77,8 +77,8 @@ static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params
     p->max_members = RG_MEMBERS_MAX;
     snprintf(p->group, sizeof p->group, "%s", g->cfg.group);
     snprintf(p->label, sizeof p->label, "%s", g->cfg.label);
-    p->host = rg_os_host(g->cfg.host);
-    p->site = rg_os_name_hash(g->cfg.site);
+    p->host = g->host = rg_os_host(g->cfg.host);
+    p->site = g->site = rg_os_name_hash(g->cfg.site);
     p->cores = g->cores;
     p->pid = (uint32_t)getpid();
     p->min_size = j->n ? j->n : g->cfg.min_size;
@@ -86,7 +86,7 @@ static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params
     p->fixed_n = j->n;
     p->fixed_rank = j->rank;
     g->core = calloc(1, rg_member_size(RG_MEMBERS_MAX));
-    if (!g->core || rg_member_init(g->core, p) != RG_OK)
+    if (!g->core || rg_member_init(g->core, p) != RG_OK || rg_netstat_open(g) != RG_OK)
         return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for the membership core");
     return RG_OK;
 }
@@ -264,6 +264,7 @@ void rg_group_free(rg_group_t *g) {
     rg_rosters_free(g);
     rg_blocks_free(g);
     free(g->core);
+    rg_netstat_free(g);
     free(g->links);
     free(g->todo);
     free(g->tags);

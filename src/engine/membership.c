@@ -80,7 +80,7 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     rg_error_t err = { 0 };
     if (rg_os_need_fds((g->n_links + 16) * g->cfg.rails + 64, &err) != RG_OK) /* the link may still fit: try */
         rg_group_set_errmsg(g, "%s", err.text);
-    g->links[i] = (rg_link_t){ .id = a->peer };
+    g->links[i] = (rg_link_t){ .id = a->peer, .host = a->member->host, .site = a->member->site, .dial = a->dial };
     /* A link that cannot be made must say so while the join that wants it can still pass the reason on. */
     uint32_t patience = g->phase == RG_PHASE_JOINING ? g->cfg.join_timeout_ms / 2 + 1 : g->cfg.join_timeout_ms;
     rg_tp_peer_t peer = { .addr = a->member->addr,
@@ -105,6 +105,7 @@ static void act_disconnect(rg_group_t *g, uint64_t id) {
     uint32_t i = rg_link_of(g, id);
     if (i == UINT32_MAX) return;
     g->tp_ops->drop(g->tp, i);
+    rg_netstat_down(g, i);
     g->links[i] = (rg_link_t){ .dropped_at = g->polls };
     while (g->n_links && !g->links[g->n_links - 1].id) g->n_links--;
 }

@@ -218,6 +218,7 @@ static void op_describe(const rg_request_t *op, rg_coll_desc_t *d) {
     d->in_place = op->user_in == op->user_out && op->sig.rule_l;
     for (uint32_t i = 0; i < d->size; i++)
         if (op->roster->ids[i] == op->sig.root) d->root = i;
+    if (op->roster->topo.levels) d->topo = &op->roster->topo;
 }
 
 /* Under rule S the result is made in a private block, which is then the kept copy as well: the caller's memory is

@@ -48,10 +48,12 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
     if (c->event == RG_TP_LINK_UP) {
         g->links[c->link].up = 1;
         ev.type = RG_MEV_LINK_UP;
+        if (rg_netstat_up(g, c->link, now)) return;
         if (g->phase == RG_PHASE_JOINING) g->errmsg[0] = 0; /* what kept it down is no reason any more */
     } else if (c->event == RG_TP_LINK_DOWN) {
         g->links[c->link].up = 0;
         ev.type = RG_MEV_LINK_DOWN;
+        rg_netstat_down(g, c->link);
         RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: %s", (unsigned long long)ev.peer,
                 c->text ? c->text : "down");
         if (g->phase == RG_PHASE_JOINING)
@@ -69,7 +71,7 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
     for (int i = 0; i < n; i++) {
         if (c[i].event == RG_TP_LINK_UP || c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_NOTE)
             on_link(g, &c[i], now);
-        else rg_op_completion(g, &c[i]);
+        else if (!rg_netstat_completion(g, &c[i])) rg_op_completion(g, &c[i]);
         if (g->phase == RG_PHASE_OVER) break;
     }
     if (n < COMPLETIONS) g->polls_drained = g->polls; /* what it had to report has been dealt with */
@@ -88,6 +90,7 @@ int rg_progress(rg_group_t *g, uint64_t now) {
         rg_core_event(g, &ev);
     }
     if (g->open_ops) rg_ops_check_deadlines(g, now);
+    if (g->phase != RG_PHASE_OVER) rg_netstat_tick(g, now);
     return any;
 }
 

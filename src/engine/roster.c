@@ -15,26 +15,8 @@ void rg_roster_put(rg_roster_t *r) {
     if (!r || --r->refs) return;
     free(r->ids);
     free(r->links);
+    free(r->groups);
     free(r);
-}
-
-/* The cost model comes from what the view says about the participants, so it is equal on all of them. */
-static void roster_model(const rg_group_t *g, rg_roster_t *r) {
-    const rg_core_view_t *v = rg_member_view(g->core);
-    uint64_t host = 0;
-    uint32_t cores = UINT32_MAX, at = 0;
-    int one_host = 1;
-    for (uint32_t i = 0; i < v->n && at < r->n; i++) {
-        if (v->members[i].id != r->ids[at]) continue;
-        if (at == 0) host = v->members[i].host;
-        one_host &= v->members[i].host == host;
-        if (v->members[i].cores && v->members[i].cores < cores) cores = v->members[i].cores;
-        at++;
-    }
-    if (cores == UINT32_MAX) cores = 1;
-    rg_net_summary_t net = rg_net_plain(r->n, cores, one_host);
-    rg_cost_model(&r->model, &net);
-    r->model_key = (uint64_t)cores << 1 | (uint64_t)one_host;
 }
 
 static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen) {
@@ -57,8 +39,9 @@ static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen) {
         r->links[i] = rg_link_of(g, r->ids[i]);
         if (r->ids[i] == g->self_id) r->rank = i;
     }
-    roster_model(g, r);
-    return r;
+    if (rg_roster_model(g, r) == RG_OK) return r;
+    rg_roster_put(r);
+    return NULL;
 }
 
 /* A counted reference; NULL when memory is out. Within a view the participants of a generation are its first members,
