@@ -477,9 +477,10 @@ typedef struct rg_grid {
     uint32_t missing;          /* lowest colour without a member; RG_NO_COLOUR if there is none */
     uint32_t complete;         /* 1: every colour has a member, and all have equally many */
     uint32_t without;          /* members that are in no child: newcomers and RG_NO_COLOUR */
+    uint32_t members;          /* of the group that was split */
 } rg_grid_t;
 #define RG_GRID_INIT                                                                                                   \
-    { sizeof(rg_grid_t), 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(rg_grid_t), 0, 0, 0, 0, 0, 0, 0, 0 }
 rg_status_t rg_group_grid(rg_group_t *group, rg_grid_t *grid);
 
 /* ---- Memory -------------------------------------------------------------------------------------------------- */

@@ -10,8 +10,27 @@ static int bit_test(const uint64_t *w, uint32_t i) { return (int)(w[i >> 6] >> (
 static void bit_set(uint64_t *w, uint32_t i) { w[i >> 6] |= 1ull << (i & 63); }
 static void bit_clear(uint64_t *w, uint32_t i) { w[i >> 6] &= ~(1ull << (i & 63)); }
 
+/* The address of a span that is one piece of memory; NULL where it is not (or where there is nothing). */
 static uint8_t *span_ptr(const rg_request_t *op, rg_span_t sp) {
-    return op->buf[sp.buf] ? op->buf[sp.buf] + sp.off * op->buf_elem[sp.buf] : NULL;
+    if (op->buf[sp.buf]) return op->buf[sp.buf] + sp.off * op->buf_elem[sp.buf];
+    return op->lay[sp.buf] ? rg_layout_piece(op->lay[sp.buf], sp.off, sp.len) : NULL;
+}
+
+static int in_pieces(const rg_request_t *op, rg_span_t sp) {
+    uint64_t run;
+    if (!op->lay[sp.buf] || !sp.len) return 0;
+    rg_layout_at(op->lay[sp.buf], sp.off, &run);
+    return run < sp.len;
+}
+
+/* Element i of a span, and no more in *run than follow without a break. */
+static uint8_t *span_at(const rg_request_t *op, rg_span_t sp, uint64_t i, uint64_t *run) {
+    uint64_t here = sp.len - i;
+    uint8_t *p = NULL;
+    if (op->lay[sp.buf]) p = rg_layout_at(op->lay[sp.buf], sp.off + i, &here);
+    else if (op->buf[sp.buf]) p = op->buf[sp.buf] + (sp.off + i) * op->buf_elem[sp.buf];
+    if (here < *run) *run = here;
+    return p;
 }
 
 /* Before a final value is written over an input. Without a log the input is lost from here on: only where undo is off,
@@ -19,14 +38,17 @@ static uint8_t *span_ptr(const rg_request_t *op, rg_span_t sp) {
 static void exec_cover(rg_request_t *op, rg_span_t dst) {
     if (dst.buf != RG_BUF_OUT || !dst.len) return;
     if (op->undo) rg_undo_cover(op, dst.off * op->elem, dst.len * op->elem);
-    else op->spoiled |= op->sig.kind == RG_KIND_ALL_REDUCE && op->sig.rule_l && op->user_in == op->user_out;
+    else op->spoiled |= op->covers && op->sig.rule_l;
 }
 
 /* The prepared kernel for a combination of raw and partial operands. */
 static const rg_red_t *exec_red(rg_request_t *op, uint32_t flags) {
     rg_red_t *r = &op->red[flags & 31];
-    if (!r->run && rg_red_init(r, (rg_dtype_t)op->sig.dtype, (rg_op_t)op->sig.op, op->roster->n, flags) != RG_OK)
-        return NULL;
+    if (r->run) return r;
+    /* A weighted average is a sum of inputs that have been made shares of it. */
+    rg_op_t how = op->weighted ? RG_SUM : (rg_op_t)op->sig.op;
+    if (rg_red_init(r, (rg_dtype_t)op->sig.dtype, how, op->roster->n, flags) != RG_OK) return NULL;
+    if (op->scale_after != 0 && rg_red_scale_after(r, op->scale_after) != RG_OK) return NULL;
     return r;
 }
 
@@ -43,6 +65,15 @@ static void mark_ready(rg_request_t *op, uint32_t i) {
         bit_set(op->ready, i);
         op->any_ready = 1;
     }
+}
+
+/* Sinks for receives into pieces. */
+static rg_status_t exec_sinks(rg_request_t *op, uint32_t n_steps) {
+    if (n_steps <= op->cap_sinks || (!op->lay[RG_BUF_IN] && !op->lay[RG_BUF_OUT])) return RG_OK;
+    free(op->sinks);
+    op->sinks = malloc(n_steps * sizeof *op->sinks);
+    op->cap_sinks = op->sinks ? n_steps : 0;
+    return op->sinks ? RG_OK : RG_ERR_NOMEM;
 }
 
 /* Room for a schedule's state; kept with the operation object for the next time. */
@@ -86,14 +117,17 @@ static rg_status_t exec_room(rg_request_t *op, uint32_t n_steps, uint32_t n_rank
 rg_status_t rg_exec_start(rg_request_t *op) {
     const rg_schedule_t *s = op->plan->s;
     rg_status_t st = exec_room(op, s->n_steps, op->roster->n, op->plan->n_peers);
+    if (st == RG_OK) st = exec_sinks(op, s->n_steps);
     if (st != RG_OK) return st;
     op->left = s->n_steps;
     op->left1 = s->phase1_steps;
     op->any_ready = op->any_send = 0;
-    uint64_t red_key = 1 | (uint64_t)op->sig.dtype << 8 | (uint64_t)op->sig.op << 16 | (uint64_t)op->roster->n << 32;
-    if (op->red_key != red_key) {
+    uint64_t red_key = 1 | (uint64_t)op->weighted << 1 | (uint64_t)op->sig.dtype << 8 | (uint64_t)op->sig.op << 16 |
+                       (uint64_t)op->roster->n << 32;
+    if (op->red_key != red_key || op->red_after != op->scale_after) {
         memset(op->red, 0, sizeof op->red);
         op->red_key = red_key;
+        op->red_after = op->scale_after;
     }
     if (s->n_steps) memcpy(op->rem, op->plan->rem, s->n_steps * sizeof *op->rem);
     for (uint32_t i = 0; i < s->n_steps; i++)
@@ -112,7 +146,7 @@ static uint64_t exec_cookie(const rg_request_t *op, uint32_t step) {
 }
 
 static rg_tag_t exec_tag(const rg_request_t *op, uint32_t ord) {
-    return (rg_tag_t){ op->roster->data_epoch, op->key.gen, op->key.op, ord, op->tag_sig };
+    return (rg_tag_t){ op->roster->data_epoch, op->tag_gen, op->key.op, ord, op->tag_sig };
 }
 
 /* Bookkeeping of a finished step, without issuing what it frees. */
@@ -124,16 +158,111 @@ static void exec_finish(rg_request_t *op, uint32_t i) {
         if (--op->rem[p->outs[k]] == 0) mark_ready(op, p->outs[k]);
 }
 
+/* A message from several pieces is packed into a block of its own for as long as it is under way: a piece of the
+ * pipeline, never the whole buffer. */
+static uint8_t *exec_pack(rg_request_t *op, uint32_t i, rg_span_t a) {
+    rg_block_t *block = rg_block_get(op->g, RG_BOUNCE_HEAD + a.len * op->elem);
+    if (!block) return NULL;
+    rg_bounce_t *b = block->p;
+    *b = (rg_bounce_t){ op->bounces, block, i };
+    op->bounces = b;
+    uint8_t *to = (uint8_t *)block->p + RG_BOUNCE_HEAD;
+    rg_layout_read(op->lay[a.buf], a.off, to, a.len);
+    return to;
+}
+
+static void exec_unpack(rg_request_t *op, uint32_t i) {
+    for (rg_bounce_t **at = &op->bounces; *at; at = &(*at)->next)
+        if ((*at)->step == i) {
+            rg_bounce_t *b = *at;
+            *at = b->next;
+            rg_block_put(op->g, b->block);
+            return;
+        }
+}
+
 static rg_status_t exec_send(rg_request_t *op, uint32_t i) {
     rg_group_t *g = op->g;
     const rg_step_t *st = &op->plan->s->steps[i];
     rg_tp_send_t snd = { .tag = exec_tag(op, st->ord), .buf = span_ptr(op, st->a), .cookie = exec_cookie(op, i) };
+    if (in_pieces(op, st->a) && !(snd.buf = exec_pack(op, i, st->a))) return RG_ERR_NOMEM;
     snd.len = st->a.len * op->buf_elem[st->a.buf];
     op->res.bytes_sent += snd.len;
     int rc = g->tp_ops->send(g->tp, op->roster->links[st->peer], &snd);
-    if (rc == RG_TP_DONE_NOW) exec_finish(op, i);
-    else if (rc == RG_OK) op->inflight[st->peer]++;
+    if (rc == RG_TP_DONE_NOW) {
+        if (op->bounces) exec_unpack(op, i);
+        exec_finish(op, i);
+    } else if (rc == RG_OK) {
+        op->inflight[st->peer]++;
+    }
     return rc < 0 ? (rg_status_t)rc : RG_OK;
+}
+
+/* Fits rg_reduce_fn: takes what arrived to where it belongs, piece by piece. The transport believes that it writes to
+ * the sink itself, one element after the other, which tells how far it is. */
+static void exec_scatter(const void *ctx, void *dst, const void *a, const void *b, size_t n) {
+    const rg_sink_t *k = ctx;
+    rg_request_t *op = k->op;
+    const rg_step_t *st = &op->plan->s->steps[k->step];
+    uint32_t dst_elem = op->buf_elem[st->dst.buf];
+    uint32_t wire = !k->red                          ? dst_elem
+                    : st->flags & RG_STEP_WIRE_ACC ? op->buf_elem[RG_BUF_TMP]
+                                                   : op->elem;
+    uint64_t at = (uint64_t)((uintptr_t)dst - (uintptr_t)k) / dst_elem;
+    const uint8_t *in = b;
+    (void)a;
+    while (n) {
+        uint64_t run = n;
+        uint8_t *to = span_at(op, st->dst, at, &run);
+        const uint8_t *with = k->red ? span_at(op, st->a, at, &run) : NULL;
+        if (k->red) rg_red_run(k->red, to, with, in, run);
+        else memcpy(to, in, run * dst_elem);
+        at += run;
+        in += run * wire;
+        n -= run;
+    }
+}
+
+static void exec_sink(rg_request_t *op, uint32_t i, const rg_red_t *red, rg_tp_recv_t *rcv) {
+    const rg_step_t *st = &op->plan->s->steps[i];
+    rg_sink_t *k = &op->sinks[i];
+    *k = (rg_sink_t){ op, red, i };
+    rcv->reduce = exec_scatter;
+    rcv->reduce_ctx = k;
+    rcv->dst = k;
+    rcv->a = k;
+    rcv->dst_elem = op->buf_elem[st->dst.buf];
+    rcv->a_elem = red ? op->buf_elem[st->a.buf] : rcv->dst_elem;
+    if (!red) rcv->wire_elem = rcv->dst_elem;
+}
+
+static rg_status_t exec_recv_reduce(rg_request_t *op, uint32_t i, rg_tp_recv_t *rcv) {
+    const rg_step_t *st = &op->plan->s->steps[i];
+    int wire_acc = (st->flags & RG_STEP_WIRE_ACC) != 0;
+    const rg_red_t *red = exec_red(op, red_flags(st, wire_acc));
+    if (!red) return RG_ERR_NOTSUP;
+    rcv->wire_elem = wire_acc ? op->buf_elem[RG_BUF_TMP] : op->elem;
+    rcv->len = st->dst.len * rcv->wire_elem;
+    if (in_pieces(op, st->dst) || in_pieces(op, st->a)) {
+        exec_cover(op, st->dst);
+        exec_sink(op, i, red, rcv);
+        return RG_OK;
+    }
+    rcv->reduce = rg_red_run;
+    rcv->reduce_ctx = red;
+    rcv->a = span_ptr(op, st->a);
+    rcv->dst_elem = op->buf_elem[st->dst.buf];
+    rcv->a_elem = op->buf_elem[st->a.buf];
+    if (op->undo && st->dst.buf == RG_BUF_OUT && !op->g->others_fill && !op->lay[RG_BUF_OUT]) {
+        /* Saved as the data come, while what is read is in cache anyway. */
+        rg_covered_t *c = &op->covered[red - op->red];
+        *c = (rg_covered_t){ op, red, rcv->a_elem, rcv->wire_elem };
+        rcv->reduce = rg_undo_reduce;
+        rcv->reduce_ctx = c;
+    } else {
+        exec_cover(op, st->dst);
+    }
+    return RG_OK;
 }
 
 static rg_status_t exec_recv(rg_request_t *op, uint32_t i) {
@@ -141,28 +270,12 @@ static rg_status_t exec_recv(rg_request_t *op, uint32_t i) {
     const rg_step_t *st = &op->plan->s->steps[i];
     rg_tp_recv_t rcv = { .tag = exec_tag(op, st->ord), .cookie = exec_cookie(op, i), .dst = span_ptr(op, st->dst) };
     if (st->kind == RG_STEP_RECV_REDUCE) {
-        int wire_acc = (st->flags & RG_STEP_WIRE_ACC) != 0;
-        const rg_red_t *red = exec_red(op, red_flags(st, wire_acc));
-        if (!red) return RG_ERR_NOTSUP;
-        rcv.reduce = rg_red_run;
-        rcv.reduce_ctx = red;
-        rcv.a = span_ptr(op, st->a);
-        rcv.wire_elem = wire_acc ? op->buf_elem[RG_BUF_TMP] : op->elem;
-        rcv.dst_elem = op->buf_elem[st->dst.buf];
-        rcv.a_elem = op->buf_elem[st->a.buf];
-        rcv.len = st->dst.len * rcv.wire_elem;
-        if (op->undo && st->dst.buf == RG_BUF_OUT && !g->others_fill) {
-            /* Saved as the data come, while what is read is in cache anyway. */
-            rg_covered_t *c = &op->covered[red - op->red];
-            *c = (rg_covered_t){ op, red, rcv.a_elem, rcv.wire_elem };
-            rcv.reduce = rg_undo_reduce;
-            rcv.reduce_ctx = c;
-        } else {
-            exec_cover(op, st->dst);
-        }
+        rg_status_t st_red = exec_recv_reduce(op, i, &rcv);
+        if (st_red != RG_OK) return st_red;
     } else {
         exec_cover(op, st->dst);
         rcv.len = st->dst.len * op->buf_elem[st->dst.buf];
+        if (in_pieces(op, st->dst)) exec_sink(op, i, NULL, &rcv);
     }
     op->res.bytes_received += rcv.len;
     bit_set(op->posted, i);
@@ -171,21 +284,36 @@ static rg_status_t exec_recv(rg_request_t *op, uint32_t i) {
     return rc < 0 ? (rg_status_t)rc : RG_OK;
 }
 
+/* Whether a final value differs from what is copied. */
+static int final_changes(const rg_request_t *op, const rg_step_t *st) {
+    return (st->flags & RG_STEP_FINAL) && rg_op_reduces(op) &&
+           ((op->sig.op == RG_AVG && !op->weighted && op->roster->n > 1) ||
+            (op->scale_after != 0 && op->scale_after != 1));
+}
+
 static rg_status_t exec_local(rg_request_t *op, uint32_t i) {
     const rg_step_t *st = &op->plan->s->steps[i];
-    uint8_t *dst = span_ptr(op, st->dst), *a = span_ptr(op, st->a);
-    const rg_red_t *red = exec_red(op, red_flags(st, st->kind == RG_STEP_REDUCE && st->b.buf == RG_BUF_TMP));
-    if (!red) return RG_ERR_NOTSUP;
-    int same = dst == a && op->buf_elem[st->dst.buf] == op->buf_elem[st->a.buf];
-    if (st->kind == RG_STEP_COPY && same &&
-        !((st->flags & RG_STEP_FINAL) && op->sig.op == RG_AVG && op->roster->n > 1)) {
-        exec_finish(op, i); /* in place, nothing to move */
-        return RG_OK;
+    if (st->kind == RG_STEP_PREPARE) {
+        rg_status_t rc = rg_op_prepare(op);
+        if (rc == RG_OK) exec_finish(op, i);
+        return rc;
     }
-    exec_cover(op, st->dst);
-    if (st->kind == RG_STEP_REDUCE) rg_red_run(red, dst, a, span_ptr(op, st->b), st->dst.len);
-    else if (op->sig.kind == RG_KIND_ALL_REDUCE) rg_red_copy(red, dst, a, st->dst.len);
-    else if (st->dst.len) memmove(dst, a, st->dst.len * op->elem); /* an empty span has no address */
+    int copy = st->kind == RG_STEP_COPY, reduces = rg_op_reduces(op) && st->dst.buf != RG_BUF_AUX;
+    const rg_red_t *red = reduces ? exec_red(op, red_flags(st, !copy && st->b.buf == RG_BUF_TMP)) : NULL;
+    if (reduces && !red) return RG_ERR_NOTSUP;
+    int alike = copy && op->buf_elem[st->dst.buf] == op->buf_elem[st->a.buf] && !final_changes(op, st);
+    for (uint64_t at = 0; at < st->dst.len;) {
+        uint64_t run = st->dst.len - at;
+        uint8_t *dst = span_at(op, st->dst, at, &run), *a = span_at(op, st->a, at, &run);
+        const uint8_t *b = copy ? NULL : span_at(op, st->b, at, &run);
+        if (!(alike && dst == a)) { /* else it is in place, and nothing is to be moved */
+            exec_cover(op, rg_span(st->dst.buf, st->dst.off + at, run));
+            if (!copy) rg_red_run(red, dst, a, b, run);
+            else if (reduces) rg_red_copy(red, dst, a, run);
+            else memmove(dst, a, run * op->buf_elem[st->dst.buf]);
+        }
+        at += run;
+    }
     exec_finish(op, i);
     return RG_OK;
 }
@@ -235,7 +363,9 @@ void rg_exec_pump(rg_request_t *op) {
     }
     if (rc != RG_OK && rc != RG_ERR_PEER_LOST) {
         /* a lost peer is the core's business; anything else ends the operation, everywhere alike */
-        rg_op_fail(op, rc, 0, rg_strerror(rc));
+        rg_op_fail(op, rc, 0,
+                   rc == RG_ERR_INVALID ? "the weights of all members add up to nothing, or to no finite number"
+                                        : rg_strerror(rc));
         return;
     }
     if (!op->executing) return;
@@ -253,6 +383,7 @@ void rg_exec_pump(rg_request_t *op) {
 void rg_exec_step_done(rg_request_t *op, uint32_t i) {
     const rg_step_t *st = &op->plan->s->steps[i];
     if (st->kind == RG_STEP_SEND) {
+        if (op->bounces) exec_unpack(op, i);
         op->inflight[st->peer]--;
         op->any_send |= 1;
     } else {

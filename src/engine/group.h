@@ -45,7 +45,8 @@ typedef struct rg_plan {
     uint32_t refs;
     uint64_t used; /* for replacing the oldest */
     rg_coll_desc_t key;
-    uint64_t model_key;
+    void *key_arrays;
+    uint64_t key_hash, model_key;
 } rg_plan_t;
 
 /* ---- Who takes part (roster.c) ----------------------------------------------------------------------------------- */
@@ -76,6 +77,20 @@ typedef struct rg_link {
     int up;
     uint64_t dropped_at; /* poll before the drop; 0: never used */
 } rg_link_t;
+
+/* ---- Where the elements of a buffer are (layout.c) ---------------------------------------------------------------- */
+
+typedef enum rg_layout_kind { RG_LAYOUT_PLAIN, RG_LAYOUT_ROWS, RG_LAYOUT_LIST } rg_layout_kind_t;
+
+typedef struct rg_layout {
+    rg_layout_kind_t kind;
+    uint32_t elem, n;       /* bytes of an element; LIST: buffers */
+    uint8_t *base;          /* PLAIN, ROWS */
+    uint64_t row, pitch;    /* ROWS: elements */
+    uint64_t seg;           /* LIST: elements of all buffers; where buffers have segments, of one segment of each */
+    const uint64_t *starts; /* LIST: n + 1 */
+    uint8_t *const *ptrs;   /* LIST */
+} rg_layout_t;
 
 /* ---- Memory (memory.c) ------------------------------------------------------------------------------------------- */
 
@@ -115,9 +130,26 @@ typedef struct rg_covered {
     uint32_t a_elem, b_elem;
 } rg_covered_t;
 
+/* What a receive needs that puts what arrives into several pieces of memory. */
+typedef struct rg_sink {
+    rg_request_t *op;
+    const rg_red_t *red; /* NULL: a plain copy */
+    uint32_t step;
+} rg_sink_t;
+
+/* A message that was packed from several pieces, until it is sent: at the start of the block that has it. */
+typedef struct rg_bounce {
+    struct rg_bounce *next;
+    rg_block_t *block;
+    uint32_t step;
+} rg_bounce_t;
+#define RG_BOUNCE_HEAD 64 /* bytes before the message */
+
 struct rg_request {
-    rg_group_t *g;
+    rg_group_t *g; /* the root group */
+    rg_group_t *h; /* the handle that it was called on */
     struct rg_request *next_free, *prev, *next; /* list of open operations */
+    struct rg_request *next_hash;               /* by key */
     rg_op_key_t key;
     rg_op_sig_t sig;
     rg_op_state_t state;
@@ -128,18 +160,37 @@ struct rg_request {
     int taken;          /* in use: not on the free list */
     int executing;      /* the schedule may issue steps (not stopped by a fence) */
 
-    const void *user_in;
-    void *user_out;
-    uint64_t bytes; /* count * element size */
+    /* The call */
+    rg_layout_t in, out; /* as the caller has them */
+    uint64_t bytes;      /* of OUT */
     uint32_t elem;
-    uint32_t root_arg;
+    uint32_t root_arg, tag;
+    uint32_t shape_n;       /* participants that the caller's segments are for; 0: it has none */
+    uint8_t in_place;       /* IN is OUT, or a part of it, or the other way round */
+    uint8_t covers;         /* a reduction that writes its result over (some of) its input */
+    uint8_t weighted, self; /* self: a message to oneself, which the core never hears of */
+    uint8_t stale;          /* the caller did not know how many take part */
+    double scale, scale_after, weight;
+    const uint64_t *offs, *lens, *in_offs, *in_lens; /* as in rg_coll_desc_t, in `nums` */
+    uint64_t *nums;
+    void **ptrs;
+    size_t cap_nums, cap_ptrs;
+    uint64_t tag_gen; /* what stands for generation and set in the tags of messages */
     uint64_t deadline_ns, give_up_ns;
+
+    /* A batch: the request that stands for all its messages, and the messages */
+    rg_request_t *batch, *batch_first, *batch_next;
+    uint32_t batch_left;
 
     /* running */
     rg_roster_t *roster;
     rg_plan_t *plan;
-    uint8_t *buf[3];
-    uint32_t buf_elem[3];
+    uint8_t *buf[RG_BUFS];     /* NULL where a layout says where the elements are, and where there is none */
+    const rg_layout_t *lay[RG_BUFS]; /* NULL: one piece */
+    uint32_t buf_elem[RG_BUFS];
+    rg_sink_t *sinks; /* per step */
+    uint32_t cap_sinks;
+    rg_bounce_t *bounces;
     uint32_t left, left1; /* unfinished steps: all, phase 1 */
     uint32_t *rem;        /* per step */
     uint64_t *ready;      /* bitmap: local steps and receives */
@@ -151,9 +202,14 @@ struct rg_request {
     uint32_t tag_sig;
     rg_red_t red[32]; /* by flags; run == NULL: not prepared */
     uint64_t red_key; /* what they were prepared for */
-    rg_block_t *tmp, *undo, *keep;
+    double red_after;
+    rg_block_t *tmp, *keep;
+    rg_block_t *own_in; /* what is used as IN instead of the caller's: packed, scaled, or a copy because OUT covers it */
+    rg_block_t *aux;    /* weights by rank */
+    rg_block_t *undo;
     uint64_t *saved; /* bitmap: blocks of OUT that are in the undo log */
     uint64_t cap_saved;
+    uint8_t saved_whole; /* the log is a copy of all of OUT */
     rg_covered_t covered[32]; /* by flags, as red */
 
     rg_result_t res;
@@ -171,14 +227,38 @@ typedef struct rg_todo {
     char text[RG_CORE_TEXT_MAX];
 } rg_todo_t;
 
+/* Numbers of tagged operations and of messages between two. */
 typedef struct rg_tagseq {
-    uint32_t tag, seq;
+    uint64_t set;
+    uint32_t tag, seq, used;
 } rg_tagseq_t;
+
+typedef struct rg_grid_row {
+    uint64_t id;
+    uint32_t colour;
+} rg_grid_row_t;
+
+#define RG_OP_HASH 256 /* a power of two */
 
 enum rg_phase { RG_PHASE_JOINING, RG_PHASE_MEMBER, RG_PHASE_OVER };
 enum rg_driver { RG_DRIVER_NONE, RG_DRIVER_CALLER, RG_DRIVER_THREAD };
 
+/* A handle: a root group, which has everything, or a child of rg_group_split(), which has only the next few fields, the
+ * numbering, its roster and errmsg, and lives on its root's connections under its root's lock. */
 struct rg_group {
+    rg_group_t *root; /* NULL: this is one */
+    uint64_t set;     /* RG_SET_ALL in a root */
+    uint64_t *set_ids;
+    uint32_t n_set;
+    rg_status_t ended;              /* a child: why it takes no more calls */
+    rg_group_t *children, *next_child; /* of a root; all of them, however deep */
+    int gone;                       /* a root that was destroyed and waits for its children's handles to be */
+    uint32_t told_n; /* participants, as the program was last told: shapes of its buffers are for so many */
+    rg_grid_row_t *grid; /* the last split */
+    uint32_t n_grid;
+    uint64_t dead_sets[64]; /* of children whose handles are gone, oldest first */
+    uint32_t n_dead_sets;
+
     pthread_mutex_t lock;
     pthread_cond_t cond;         /* an operation ended, the driver left, or the group ended */
     pthread_mutex_t thread_lock; /* for the next two only; taken with or without `lock`, never the other way round */
@@ -227,6 +307,8 @@ struct rg_group {
     uint32_t variant;  /* hash of settings that must be equal on all members */
     rg_tagseq_t *tags;
     uint32_t n_tags, cap_tags; /* open addressing, cap a power of two */
+    rg_roster_t *pairs[8];     /* of messages between two */
+    uint64_t pair_sets[8];
     uint64_t boundary_gen;     /* that the core has let us into; above gen: not yet taken note of */
     int in_boundary;           /* a thread is in rg_group_boundary() */
     uint64_t *seen_ids;
@@ -237,6 +319,8 @@ struct rg_group {
     rg_request_t **ops;
     uint32_t n_ops, cap_ops;
     rg_request_t *free_ops, *open_ops;
+    rg_request_t *op_hash[RG_OP_HASH];
+    rg_request_t *self_ops; /* messages to oneself that wait for their other half, by batch_next */
     uint32_t n_open;
     rg_plan_t **plans;
     uint32_t n_plans;
@@ -274,16 +358,24 @@ rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t
 void rg_plan_put(rg_plan_t *p);
 void rg_plans_free(rg_group_t *g);
 
+/* layout.c */
+void rg_layout_plain(rg_layout_t *l, const void *base, uint32_t elem);
+uint8_t *rg_layout_at(const rg_layout_t *l, uint64_t off, uint64_t *run);
+uint8_t *rg_layout_piece(const rg_layout_t *l, uint64_t off, uint64_t n);
+void rg_layout_read(const rg_layout_t *l, uint64_t off, void *to, uint64_t n);
+void rg_layout_write(const rg_layout_t *l, uint64_t off, const void *from, uint64_t n);
+
 /* memory.c */
 rg_block_t *rg_block_get(rg_group_t *g, size_t bytes);
 void rg_block_put(rg_group_t *g, rg_block_t *b);
 void rg_blocks_free(rg_group_t *g);
 
 /* roster.c */
-rg_roster_t *rg_roster_for(rg_group_t *g, uint64_t gen);
+rg_roster_t *rg_roster_for(rg_group_t *h, uint64_t gen); /* of a handle */
+rg_roster_t *rg_roster_of(rg_request_t *op);
 void rg_roster_put(rg_roster_t *r);
 rg_status_t rg_roster_view_changed(rg_group_t *g);
-uint32_t rg_roster_past(const rg_group_t *g, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap);
+uint32_t rg_roster_past(const rg_group_t *h, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap);
 uint32_t rg_link_of(const rg_group_t *g, uint64_t id); /* UINT32_MAX: none */
 void rg_rosters_free(rg_group_t *g);
 
@@ -306,28 +398,46 @@ void rg_exec_step_done(rg_request_t *op, uint32_t step);
 void rg_exec_stop(rg_request_t *op);
 uint64_t rg_exec_waits_for(const rg_request_t *op); /* member id, 0: nobody */
 
+/* buffers.c: what a schedule runs on */
+void rg_op_describe(const rg_request_t *op, const rg_roster_t *r, rg_coll_desc_t *d);
+rg_status_t rg_op_buffers(rg_request_t *op);
+rg_status_t rg_op_prepare(rg_request_t *op);
+void rg_op_drop_buffers(rg_request_t *op);
+static inline int rg_op_reduces(const rg_request_t *op) { return rg_kind_reduces((rg_kind_t)op->sig.kind); }
+
 /* undo.c */
 int rg_undo_begin(rg_request_t *op);
+int rg_undo_begin_whole(rg_request_t *op);
 void rg_undo_cover(rg_request_t *op, uint64_t off, uint64_t len);
 void rg_undo_restore(rg_request_t *op);
 void rg_undo_reduce(const void *ctx, void *dst, const void *a, const void *b, size_t n);
 
 /* ops.c */
-rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op);
-rg_request_t *rg_op_alloc(rg_group_t *g);
+rg_status_t rg_op_submit(rg_request_t *op);
+rg_request_t *rg_op_alloc(rg_group_t *h);
+uint64_t *rg_op_nums(rg_request_t *op, size_t n); /* room for so many counts and offsets; NULL without memory */
+void **rg_op_ptrs(rg_request_t *op, size_t n);
 void rg_op_free(rg_request_t *op);
 rg_request_t *rg_op_find(rg_group_t *g, rg_op_key_t key);
+void rg_op_link(rg_request_t *op); /* among the open ones */
 void rg_op_complete(rg_request_t *op);
 void rg_op_done(rg_request_t *op);
 void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text);
 void rg_op_fail(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text);
 void rg_ops_finish_all(rg_group_t *g, rg_status_t status, const char *text);
+void rg_ops_fail_of(rg_group_t *h, rg_status_t status, const char *text); /* all of one handle */
+int rg_ops_any_of(const rg_group_t *h);
 void rg_ops_check_deadlines(rg_group_t *g, uint64_t now);
 uint64_t rg_ops_next_deadline(const rg_group_t *g);
 void rg_op_completion(rg_group_t *g, const rg_completion_t *c);
 void rg_op_verdict(rg_group_t *g, const rg_todo_t *t);
 void rg_kept_free_all(rg_group_t *g);
 void rg_op_destroy(rg_request_t *op); /* frees the object and what it holds */
+
+/* batch.c: messages to oneself, and requests that stand for several */
+rg_status_t rg_self_submit(rg_request_t *op);
+void rg_self_forget(rg_request_t *op);
+void rg_batch_part_ended(rg_request_t *batch);
 
 /* membership.c: the core and its actions */
 rg_status_t rg_core_event(rg_group_t *g, rg_member_event_t *ev);

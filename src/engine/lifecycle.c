@@ -11,8 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-extern const rg_transport_t rg_transport_auto, rg_transport_tcp, rg_transport_inproc;
-extern const rg_transport_t rg_transport_shm __attribute__((weak));
+extern const rg_transport_t rg_transport_auto, rg_transport_tcp, rg_transport_shm, rg_transport_inproc;
 
 static uint32_t settings_hash(const rg_config_t *c) {
     uint32_t h = 2166136261u;
@@ -48,7 +47,7 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
     static const rg_transport_t *const all[] = { &rg_transport_auto, &rg_transport_tcp, &rg_transport_shm,
                                                  &rg_transport_inproc };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i] && strcmp(g->cfg.transport, all[i]->name) == 0) g->tp_ops = all[i];
+        if (strcmp(g->cfg.transport, all[i]->name) == 0) g->tp_ops = all[i];
     g->others_fill = g->tp_ops == &rg_transport_inproc;
     g->blocks_shared = g->tp_ops != &rg_transport_inproc && g->tp_ops != &rg_transport_tcp;
     if (!g->tp_ops)
@@ -260,6 +259,8 @@ void rg_group_free(rg_group_t *g) {
     rg_control_close(&g->control);
     for (uint32_t i = 0; i < g->n_ops; i++) rg_op_destroy(g->ops[i]);
     free(g->ops);
+    g->ops = NULL;
+    g->n_ops = 0;
     rg_plans_free(g);
     rg_rosters_free(g);
     rg_blocks_free(g);
@@ -269,9 +270,19 @@ void rg_group_free(rg_group_t *g) {
     free(g->todo);
     free(g->tags);
     free(g->seen_ids);
+    free(g->grid);
     if (g->epfd >= 0) close(g->epfd);
     if (g->wakefd >= 0) close(g->wakefd);
     rg_config_free(g->cfg_strings);
+    /* The handles of its children, which lock it, must still be destroyed. */
+    rg_lock(g);
+    g->gone = 1;
+    int last = !g->children;
+    rg_unlock(g);
+    if (last) rg_group_shell_free(g);
+}
+
+void rg_group_shell_free(rg_group_t *g) {
     pthread_cond_destroy(&g->cond);
     pthread_cond_destroy(&g->thread_cond);
     pthread_mutex_destroy(&g->lock);

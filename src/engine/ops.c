@@ -22,40 +22,46 @@ static uint32_t sig_hash(const rg_op_sig_t *s, uint32_t more) {
 
 /* ---- Numbering --------------------------------------------------------------------------------------------------- */
 
-static rg_tagseq_t *tag_slot(rg_group_t *g, uint32_t tag) {
-    uint32_t i = (tag * 2654435761u) & (g->cap_tags - 1);
-    while (g->tags[i].tag && g->tags[i].tag != tag) i = (i + 1) & (g->cap_tags - 1);
-    return &g->tags[i];
+static uint64_t mix64(uint64_t a, uint64_t b) {
+    uint64_t h = (a ^ b * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ h >> 31) * 0x94d049bb133111ebu;
+    return h ^ h >> 29;
 }
 
-static int tags_grow(rg_group_t *g) {
-    uint32_t old = g->cap_tags;
-    rg_tagseq_t *was = g->tags, *grown = calloc(old ? (size_t)old * 2 : 64, sizeof *grown);
+static rg_tagseq_t *tag_slot(rg_group_t *h, uint64_t set, uint32_t tag) {
+    uint32_t i = (uint32_t)(mix64(set, tag) >> 32) & (h->cap_tags - 1);
+    while (h->tags[i].used && (h->tags[i].tag != tag || h->tags[i].set != set)) i = (i + 1) & (h->cap_tags - 1);
+    return &h->tags[i];
+}
+
+static int tags_grow(rg_group_t *h) {
+    uint32_t old = h->cap_tags;
+    rg_tagseq_t *was = h->tags, *grown = calloc(old ? (size_t)old * 2 : 64, sizeof *grown);
     if (!grown) return 0;
-    g->tags = grown;
-    g->cap_tags = old ? old * 2 : 64;
+    h->tags = grown;
+    h->cap_tags = old ? old * 2 : 64;
     for (uint32_t i = 0; i < old; i++)
-        if (was[i].tag) *tag_slot(g, was[i].tag) = was[i];
+        if (was[i].used) *tag_slot(h, was[i].set, was[i].tag) = was[i];
     free(was);
     return 1;
 }
 
-/* The counter of a tag in this generation; NULL when memory is out. */
-static uint32_t *seq_counter(rg_group_t *g, uint32_t tag) {
-    if (!tag) return &g->next_seq;
-    if (g->n_tags * 2 >= g->cap_tags && !tags_grow(g)) return NULL;
-    rg_tagseq_t *t = tag_slot(g, tag);
-    if (!t->tag) {
-        t->tag = tag;
-        t->seq = 0;
-        g->n_tags++;
+/* The counter of a set and tag: in a root of this generation, in a child since it was made. NULL when memory is out. */
+static uint32_t *seq_counter(rg_group_t *h, uint64_t set, uint32_t tag) {
+    if (!tag && set == h->set) return &h->next_seq;
+    if (h->n_tags * 2 >= h->cap_tags && !tags_grow(h)) return NULL;
+    rg_tagseq_t *t = tag_slot(h, set, tag);
+    if (!t->used) {
+        *t = (rg_tagseq_t){ set, tag, 0, 1 };
+        h->n_tags++;
     }
     return &t->seq;
 }
 
 /* ---- Objects ----------------------------------------------------------------------------------------------------- */
 
-rg_request_t *rg_op_alloc(rg_group_t *g) {
+rg_request_t *rg_op_alloc(rg_group_t *h) {
+    rg_group_t *g = h->root ? h->root : h;
     rg_request_t *op = g->free_ops;
     if (op) {
         g->free_ops = op->next_free;
@@ -75,17 +81,45 @@ rg_request_t *rg_op_alloc(rg_group_t *g) {
         g->ops[g->n_ops++] = op;
     }
     op->next_free = NULL;
+    op->h = h;
     op->taken = 1;
     op->blocking = op->failing = op->executing = op->spoiled = 0;
-    op->user_in = NULL;
-    op->user_out = NULL;
+    op->in_place = op->covers = op->weighted = op->self = op->stale = op->saved_whole = 0;
+    op->in.kind = op->out.kind = RG_LAYOUT_PLAIN;
+    op->in.base = op->out.base = NULL;
+    op->offs = op->lens = op->in_offs = op->in_lens = NULL;
+    op->scale = op->scale_after = op->weight = 0;
+    op->shape_n = op->tag = 0;
+    op->key.set = h->set;
+    op->batch = op->batch_first = op->batch_next = NULL;
     op->n_contributors = 0;
     op->frozen_at = 0;
     op->give_up_ns = 0;
     op->uid++;
     op->state = RG_OPS_NEW;
     memset(&op->res, 0, offsetof(rg_result_t, text) + 1);
+    op->res.weight_sum = 0;
     return op;
+}
+
+/* Room that stays with the object for the next operation. */
+static void *op_room(void *old, size_t *cap, size_t n, size_t elem) {
+    if (n <= *cap) return old;
+    void *p = n > SIZE_MAX / elem ? NULL : realloc(old, n * elem);
+    if (p) *cap = n;
+    return p;
+}
+
+uint64_t *rg_op_nums(rg_request_t *op, size_t n) {
+    uint64_t *p = op_room(op->nums, &op->cap_nums, n, sizeof *p);
+    if (p) op->nums = p;
+    return p;
+}
+
+void **rg_op_ptrs(rg_request_t *op, size_t n) {
+    void **p = op_room(op->ptrs, &op->cap_ptrs, n, sizeof *p);
+    if (p) op->ptrs = p;
+    return p;
 }
 
 void rg_op_free(rg_request_t *op) {
@@ -100,17 +134,30 @@ void rg_op_destroy(rg_request_t *op) {
     free(op->inflight);
     free(op->next_send);
     free(op->saved);
+    free(op->sinks);
+    free(op->nums);
+    free(op->ptrs);
     free(op->contributors);
     free(op);
 }
 
-rg_request_t *rg_op_find(rg_group_t *g, rg_op_key_t key) {
-    for (rg_request_t *op = g->open_ops; op; op = op->next)
-        if (op->key.op == key.op && op->key.gen == key.gen) return op;
-    return NULL;
+static uint32_t op_bucket(rg_op_key_t key) {
+    return (uint32_t)(key.op * 0x9e3779b1u ^ key.op >> 32 ^ key.set * 0x85ebca6bu) & (RG_OP_HASH - 1);
 }
 
-static void op_link(rg_group_t *g, rg_request_t *op) {
+static int same_key(rg_op_key_t a, rg_op_key_t b) { return a.op == b.op && a.gen == b.gen && a.set == b.set; }
+
+rg_request_t *rg_op_find(rg_group_t *g, rg_op_key_t key) {
+    rg_request_t *op = g->op_hash[op_bucket(key)];
+    while (op && !same_key(op->key, key)) op = op->next_hash;
+    return op;
+}
+
+void rg_op_link(rg_request_t *op) {
+    rg_group_t *g = op->g;
+    rg_request_t **bucket = &g->op_hash[op_bucket(op->key)];
+    op->next_hash = *bucket;
+    *bucket = op;
     op->prev = NULL;
     op->next = g->open_ops;
     if (op->next) op->next->prev = op;
@@ -120,6 +167,9 @@ static void op_link(rg_group_t *g, rg_request_t *op) {
 }
 
 static void op_unlink(rg_group_t *g, rg_request_t *op) {
+    rg_request_t **at = &g->op_hash[op_bucket(op->key)];
+    while (*at != op) at = &(*at)->next_hash;
+    *at = op->next_hash;
     if (op->prev) op->prev->next = op->next;
     else g->open_ops = op->next;
     if (op->next) op->next->prev = op->prev;
@@ -132,16 +182,17 @@ static void op_unlink(rg_group_t *g, rg_request_t *op) {
 
 /* Translates the caller's root rank into a member. Ranks mean the view in which the operation was first started by
  * anybody, so that a view change between two members' calls does not give them two roots. */
-static rg_status_t op_root(rg_group_t *g, rg_request_t *op) {
+static rg_status_t op_root(rg_request_t *op) {
+    rg_group_t *g = op->g;
     uint64_t epoch = rg_member_numbering(g->core, op->key);
-    rg_roster_t *r = rg_roster_for(g, op->key.gen);
+    rg_roster_t *r = rg_roster_for(op->h, op->key.gen);
     if (!r) return RG_ERR_NOMEM;
     rg_status_t st = RG_OK;
     if (epoch && epoch != r->data_epoch) {
-        uint32_t n = rg_roster_past(g, epoch, op->key.gen, NULL, 0);
+        uint32_t n = rg_roster_past(op->h, epoch, op->key.gen, NULL, 0);
         uint64_t *ids = malloc((n + 1) * sizeof *ids);
         if (!ids) st = RG_ERR_NOMEM;
-        else if (op->root_arg >= rg_roster_past(g, epoch, op->key.gen, ids, n)) st = RG_ERR_INVALID;
+        else if (op->root_arg >= rg_roster_past(op->h, epoch, op->key.gen, ids, n)) st = RG_ERR_INVALID;
         else op->sig.root = ids[op->root_arg];
         free(ids);
     } else if (op->root_arg >= r->n) {
@@ -149,38 +200,55 @@ static rg_status_t op_root(rg_group_t *g, rg_request_t *op) {
     } else {
         op->sig.root = r->ids[op->root_arg];
     }
-    if (st == RG_ERR_INVALID) rg_group_set_errmsg(g, "root %u: this group has ranks 0 to %u", op->root_arg, r->n - 1);
+    if (st == RG_ERR_INVALID)
+        rg_group_set_errmsg(op->h, "root %u: this group has ranks 0 to %u", op->root_arg, r->n - 1);
     rg_roster_put(r);
     return st;
 }
 
-/* Numbers the operation and announces it. After RG_OK its outcome comes by and by (perhaps before this returns). */
-rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op) {
-    if (g->phase != RG_PHASE_MEMBER || g->leaving) return g->over ? g->over : RG_ERR_CLOSED;
-    uint32_t tag = (uint32_t)op->key.op; /* api.c leaves the tag here */
-    uint32_t *seq = seq_counter(g, tag);
-    if (!seq) return RG_ERR_NOMEM;
-    if (*seq == UINT32_MAX) {
-        rg_group_set_errmsg(g, "all numbers of operations are used up; call rg_group_boundary now and then");
+static const char stale_text[] =
+    "a member was lost since this process was last told how many there are; call again with the shape of the new view";
+
+/* Gives the operation its place in the order of calls. A child and a pair keep numbers of their own. */
+static rg_status_t op_number(rg_request_t *op, uint32_t **seq) {
+    rg_group_t *h = op->h, *g = op->g;
+    uint32_t tag = op->tag;
+    /* Messages between two members of a child must not be matched with those of its parent. */
+    if (h->root && op->key.set != h->set) tag = (uint32_t)mix64(h->set, tag);
+    *seq = seq_counter(h, op->key.set, tag);
+    if (!*seq) return RG_ERR_NOMEM;
+    if (**seq == UINT32_MAX) {
+        rg_group_set_errmsg(h, "all numbers of operations are used up; call rg_group_boundary now and then");
         return RG_ERR_RESOURCE;
     }
-    op->key.gen = g->gen;
-    op->key.op = (uint64_t)tag << 32 | *seq;
+    op->key.gen = h->root ? h->gen : g->gen;
+    op->key.op = (uint64_t)tag << 32 | **seq;
+    op->tag_gen = op->key.set ? mix64(op->key.set, op->key.gen) | 1ull << 63 : op->key.gen;
     op->sig.root = 0;
-    rg_status_t st = op->sig.kind == RG_KIND_BROADCAST ? op_root(g, op) : RG_OK;
+    return rg_kind_rooted((rg_kind_t)op->sig.kind) ? op_root(op) : RG_OK;
+}
+
+/* Numbers the operation and announces it. After RG_OK its outcome comes by and by (perhaps before this returns). */
+rg_status_t rg_op_submit(rg_request_t *op) {
+    rg_group_t *g = op->g, *h = op->h;
+    uint32_t *seq;
+    if (g->phase != RG_PHASE_MEMBER || g->leaving) return g->over ? g->over : RG_ERR_CLOSED;
+    if (h->ended) return h->ended;
+    rg_status_t st = op_number(op, &seq);
     if (st != RG_OK) return st;
     op->state = RG_OPS_NEW;
-    op_link(g, op);
+    rg_op_link(op);
     ++*seq;
+    if (op->self) return rg_self_submit(op);
     rg_member_event_t ev = { .type = RG_MEV_OP_START, .now_ns = op->res.start_ns, .key = op->key, .sig = op->sig };
     st = rg_core_event(g, &ev);
     if (st == RG_OK || op->state == RG_OPS_FINISHED) return RG_OK; /* when the group ended the operation says why */
     /* The event was not taken: as if the call had not been made. */
-    if (st == RG_ERR_RESOURCE)
-        rg_group_set_errmsg(g, "%u operations are in flight; wait for some of them", RG_CORE_MAX_OPS);
-    else
-        rg_group_set_errmsg(g, "boundary %llu has passed; take note of it with rg_group_boundary before you go on",
+    if (!h->root && !op->key.set && g->boundary_gen > g->gen)
+        rg_group_set_errmsg(h, "boundary %llu has passed; take note of it with rg_group_boundary before you go on",
                             (unsigned long long)g->boundary_gen);
+    else
+        rg_group_set_errmsg(h, "%s", rg_member_why(g->core));
     --*seq;
     op_unlink(g, op);
     op->state = RG_OPS_FINISHED;
@@ -190,53 +258,12 @@ rg_status_t rg_op_submit(rg_group_t *g, rg_request_t *op) {
 /* ---- Running ----------------------------------------------------------------------------------------------------- */
 
 static void op_drop_run(rg_request_t *op) {
-    rg_group_t *g = op->g;
     rg_exec_stop(op);
+    rg_op_drop_buffers(op);
     rg_plan_put(op->plan);
     rg_roster_put(op->roster);
-    rg_block_put(g, op->tmp);
     op->plan = NULL;
     op->roster = NULL;
-    op->tmp = NULL;
-}
-
-static int is_root(const rg_request_t *op) {
-    return op->sig.kind == RG_KIND_BROADCAST && op->sig.root == op->g->self_id;
-}
-
-static void op_describe(const rg_request_t *op, rg_coll_desc_t *d) {
-    memset(d, 0, sizeof *d);
-    d->kind = op->sig.count ? (rg_kind_t)op->sig.kind : RG_KIND_BARRIER; /* nothing to move, yet calls must meet */
-    d->size = op->roster->n;
-    d->rank = op->roster->rank;
-    d->count = op->sig.count;
-    d->elem_size = op->elem;
-    d->acc_size = op->sig.kind == RG_KIND_ALL_REDUCE ? (uint32_t)rg_acc_size((rg_dtype_t)op->sig.dtype) : op->elem;
-    d->chunk = 1;
-    d->rule_l = op->sig.rule_l;
-    d->rank_order = op->g->cfg.deterministic == RG_ON;
-    d->in_place = op->user_in == op->user_out && op->sig.rule_l;
-    for (uint32_t i = 0; i < d->size; i++)
-        if (op->roster->ids[i] == op->sig.root) d->root = i;
-    if (op->roster->topo.levels) d->topo = &op->roster->topo;
-}
-
-/* Under rule S the result is made in a private block, which is then the kept copy as well: the caller's memory is
- * written at commit only. Under rule L it is made in place, with an undo log where it covers the input. */
-static rg_status_t op_buffers(rg_request_t *op) {
-    rg_group_t *g = op->g;
-    const rg_schedule_t *s = op->plan->s;
-    op->buf_elem[RG_BUF_IN] = op->buf_elem[RG_BUF_OUT] = op->elem;
-    op->buf_elem[RG_BUF_TMP] = s->desc.acc_size;
-    op->buf[RG_BUF_IN] = (uint8_t *)(uintptr_t)op->user_in;
-    op->buf[RG_BUF_OUT] = op->user_out;
-    if (op->bytes && !op->sig.rule_l && !op->keep && !(op->keep = rg_block_get(g, op->bytes))) return RG_ERR_NOMEM;
-    if (op->bytes && !op->sig.rule_l && !is_root(op)) op->buf[RG_BUF_OUT] = op->keep->p;
-    int covers = op->sig.kind == RG_KIND_ALL_REDUCE && op->sig.rule_l && op->user_in == op->user_out && op->bytes;
-    if (covers && g->cfg.undo == RG_ON && op->roster->n > 1 && !rg_undo_begin(op)) return RG_ERR_NOMEM;
-    if (s->tmp_elems && !(op->tmp = rg_block_get(g, s->tmp_elems * s->desc.acc_size))) return RG_ERR_NOMEM;
-    op->buf[RG_BUF_TMP] = op->tmp ? op->tmp->p : NULL;
-    return RG_OK;
 }
 
 /* Another member issued this operation with other arguments: the text says who. */
@@ -257,10 +284,16 @@ static void op_check_strays(rg_request_t *op) {
     rg_group_t *g = op->g;
     for (uint32_t i = 0; i < 16; i++) {
         const rg_tag_t *t = &g->strays[i].tag;
-        if (t->sig && t->op == op->key.op && t->gen == op->key.gen && t->epoch == op->roster->data_epoch &&
+        if (t->sig && t->op == op->key.op && t->gen == op->tag_gen && t->epoch == op->roster->data_epoch &&
             t->sig != op->tag_sig && t->ord < RG_SERVE_ORD)
             op_mismatch(op, g->strays[i].from);
     }
+}
+
+/* The caller's buffers have a place for every member that took part when it called. */
+static int op_fits(const rg_request_t *op) {
+    return (!op->shape_n || op->shape_n == op->roster->n) && !op->stale &&
+           (op->sig.kind != RG_KIND_P2P || op->roster->n == 2);
 }
 
 static void op_run(rg_request_t *op) {
@@ -270,12 +303,16 @@ static void op_run(rg_request_t *op) {
     rg_status_t st = RG_ERR_NOMEM;
     op_drop_run(op);
     op->state = RG_OPS_RUNNING;
-    op->roster = rg_roster_for(g, op->key.gen);
+    op->roster = rg_roster_of(op);
+    if (op->roster && !op_fits(op)) {
+        rg_op_fail(op, RG_ERR_PEER_LOST, 0, stale_text);
+        return;
+    }
     if (op->roster) {
-        op_describe(op, &d);
+        rg_op_describe(op, op->roster, &d);
         op->plan = rg_plan_get(g, &d, op->roster, &st, text, sizeof text);
     }
-    if (op->plan) st = op_buffers(op);
+    if (op->plan) st = rg_op_buffers(op);
     if (st == RG_OK || op->plan == NULL) op->tag_sig = op->plan ? sig_hash(&op->sig, op->plan->hash) | 1 : 0;
     if (op->plan && st == RG_OK) st = rg_exec_start(op);
     if (!op->plan || st != RG_OK) {
@@ -296,7 +333,7 @@ static void op_fetch(rg_request_t *op, uint64_t donor) {
     rg_group_t *g = op->g;
     op_drop_run(op);
     op->state = RG_OPS_FETCHING;
-    op->roster = rg_roster_for(g, op->key.gen);
+    op->roster = rg_roster_of(op);
     uint32_t link = rg_link_of(g, donor);
     if (op->bytes && !op->keep) op->keep = rg_block_get(g, op->bytes);
     if (!op->roster || (op->bytes && !op->keep)) {
@@ -316,7 +353,7 @@ static void op_fetch(rg_request_t *op, uint64_t donor) {
 
 static rg_kept_t *kept_find(rg_group_t *g, rg_op_key_t key) {
     rg_kept_t *k = g->kept;
-    while (k && (k->key.op != key.op || k->key.gen != key.gen)) k = k->next;
+    while (k && !same_key(k->key, key)) k = k->next;
     return k;
 }
 
@@ -361,19 +398,26 @@ void rg_kept_free_all(rg_group_t *g) {
 /* ---- Ending ------------------------------------------------------------------------------------------------------ */
 
 static void op_contributors(rg_request_t *op, uint64_t computed) {
-    rg_group_t *g = op->g;
-    uint32_t n = rg_roster_past(g, computed, op->key.gen, op->contributors, op->cap_contributors);
+    uint32_t n = rg_roster_past(op->h, computed, op->key.gen, op->contributors, op->cap_contributors);
     if (n > op->cap_contributors) {
         uint64_t *grown = realloc(op->contributors, n * sizeof *grown);
         if (grown) {
             op->contributors = grown;
             op->cap_contributors = n;
-            rg_roster_past(g, computed, op->key.gen, grown, n);
+            rg_roster_past(op->h, computed, op->key.gen, grown, n);
         }
     }
     op->n_contributors = n < op->cap_contributors ? n : op->cap_contributors;
     op->res.contributors = n;
     op->res.epoch = computed;
+}
+
+/* What the program knows of the number of members, now that it has this outcome. */
+static void op_tells(rg_request_t *op) {
+    if (op->res.status != RG_ERR_PEER_LOST && op->res.status != RG_ERR_ROOT_LOST) return;
+    rg_roster_t *r = op->g->phase == RG_PHASE_MEMBER ? rg_roster_for(op->h, op->h->gen) : NULL;
+    if (r) op->h->told_n = r->n;
+    rg_roster_put(r);
 }
 
 void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text) {
@@ -383,6 +427,7 @@ void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const ch
     rg_block_put(g, op->undo);
     rg_block_put(g, op->keep);
     op->undo = op->keep = NULL;
+    op->saved_whole = 0;
     op->state = RG_OPS_FINISHED;
     op->res.status = status;
     op->res.end_ns = rg_os_now_ns();
@@ -392,10 +437,12 @@ void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const ch
         g->operations++;
     } else {
         snprintf(op->res.text, sizeof op->res.text, "%s", text && *text ? text : rg_strerror(status));
-        rg_group_set_errmsg(g, "operation %llu.%llu: %s", (unsigned long long)op->key.gen,
+        rg_group_set_errmsg(op->h, "operation %llu.%llu: %s", (unsigned long long)op->key.gen,
                             (unsigned long long)(op->key.op & 0xffffffffu), op->res.text);
+        op_tells(op);
     }
     op_unlink(g, op);
+    if (op->batch) rg_batch_part_ended(op->batch);
     if (g->cond_waiters) pthread_cond_broadcast(&g->cond);
 }
 
@@ -413,10 +460,7 @@ static int op_keep_copy(rg_request_t *op) {
 }
 
 static void op_commit(rg_request_t *op, uint64_t computed, int keep) {
-    if (op->keep && op->bytes) {
-        if (is_root(op)) memcpy(op->keep->p, op->user_out, op->bytes);
-        else memcpy(op->user_out, op->keep->p, op->bytes);
-    }
+    if (op->keep && op->bytes) rg_layout_write(&op->out, 0, op->keep->p, op->bytes / op->elem);
     if (op->roster && computed == op->roster->data_epoch && op->roster->n <= op->cap_contributors) {
         memcpy(op->contributors, op->roster->ids, op->roster->n * sizeof *op->contributors);
         op->n_contributors = op->res.contributors = op->roster->n;
@@ -451,6 +495,11 @@ static uint64_t give_up_at(const rg_group_t *g) {
 void rg_op_fail(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text) {
     rg_group_t *g = op->g;
     if (op->failing || op->state == RG_OPS_FINISHED) return;
+    if (op->self) { /* nobody else has heard of it */
+        rg_self_forget(op);
+        rg_op_finish(op, status, blame, text);
+        return;
+    }
     op->failing = 1;
     op->give_up_ns = give_up_at(g);
     rg_member_event_t ev = { .type = RG_MEV_OP_FAIL, .key = op->key, .status = status, .peer = blame, .text = text };
@@ -460,9 +509,30 @@ void rg_op_fail(rg_request_t *op, rg_status_t status, uint64_t blame, const char
 void rg_ops_finish_all(rg_group_t *g, rg_status_t status, const char *text) {
     while (g->open_ops) {
         rg_request_t *op = g->open_ops;
+        rg_self_forget(op);
         rg_undo_restore(op);
         rg_op_finish(op, status, 0, text);
     }
+}
+
+/* Of one handle: ended everywhere, which takes as long as it takes the coordinator to say so. */
+void rg_ops_fail_of(rg_group_t *h, rg_status_t status, const char *text) {
+    rg_group_t *g = h->root ? h->root : h;
+    for (int again = 1; again;) { /* failing one may end others */
+        again = 0;
+        for (rg_request_t *op = g->open_ops; op && !again; op = op->next)
+            if (op->h == h && !op->failing) {
+                rg_op_fail(op, status, g->self_id, text);
+                again = 1;
+            }
+    }
+}
+
+int rg_ops_any_of(const rg_group_t *h) {
+    const rg_group_t *g = h->root ? h->root : h;
+    for (const rg_request_t *op = g->open_ops; op; op = op->next)
+        if (op->h == h) return 1;
+    return 0;
 }
 
 /* Whether the receive of another member's result is still posted: a fence has ended those of earlier data epochs. */
@@ -526,9 +596,15 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
 
 /* ---- What the transport reports ---------------------------------------------------------------------------------- */
 
+static rg_request_t *op_by_tag(rg_group_t *g, const rg_tag_t *tag) {
+    if (!(tag->gen >> 63)) return rg_op_find(g, (rg_op_key_t){ tag->gen, tag->op, RG_SET_ALL });
+    rg_request_t *op = g->open_ops;
+    while (op && (op->tag_gen != tag->gen || op->key.op != tag->op)) op = op->next;
+    return op;
+}
+
 static void op_stray(rg_group_t *g, const rg_completion_t *c) {
-    rg_op_key_t key = { c->tag.gen, c->tag.op, RG_SET_ALL };
-    rg_request_t *op = rg_op_find(g, key);
+    rg_request_t *op = op_by_tag(g, &c->tag);
     if (op && op->executing && op->roster->data_epoch == c->tag.epoch && op->tag_sig != c->tag.sig &&
         c->tag.ord < RG_SERVE_ORD) {
         op_mismatch(op, g->links[c->link].id);

@@ -16,6 +16,7 @@ static uint32_t fnv(uint32_t h, const void *p, size_t n) {
 
 static void plan_free(rg_plan_t *p) {
     rg_sched_free(p->s);
+    free(p->key_arrays);
     free(p->first_out);
     free(p->outs);
     free(p->rem);
@@ -85,9 +86,14 @@ static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_
         *st = RG_ERR_NOTSUP;
         return NULL;
     }
+    /* What one sends and the other expects is compared by the lengths of messages: one message each, or parts that
+     * happen to be equally long would hide a difference. */
+    if (d.kind == RG_KIND_ALL_TO_ALL && d.lens) d.chunk = INT64_MAX;
     rg_plan_t *p = calloc(1, sizeof *p);
     *st = p ? rg_sched_build(alg, &d, &p->s) : RG_ERR_NOMEM;
-    if (*st == RG_OK && (!plan_index(p) || !plan_sends(p))) *st = RG_ERR_NOMEM;
+    if (p) p->key = *key;
+    if (p) p->key.topo = NULL; /* model_key stands for it */
+    if (*st == RG_OK && (!plan_index(p) || !plan_sends(p) || !rg_desc_copy(&p->key, &p->key_arrays))) *st = RG_ERR_NOMEM;
     if (*st != RG_OK) {
         snprintf(text, cap, "schedule %s for %u ranks and %llu elements: %s", alg->name, d.size,
                  (unsigned long long)d.count, rg_strerror(*st));
@@ -95,26 +101,54 @@ static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_
         return NULL;
     }
     p->alg = alg;
-    p->key = *key;
     p->model_key = r->model_key;
     p->hash =
         fnv(fnv(fnv(2166136261u, alg->name, strlen(alg->name)), &d.chunk, sizeof d.chunk), &d.size, sizeof d.size);
     return p;
 }
 
+static uint64_t mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 32;
+}
+
+static uint64_t array_hash(uint64_t h, const uint64_t *a, uint32_t n) {
+    if (!a) return mix(h, 1);
+    for (uint32_t i = 0; i < n; i++) h = mix(h, a[i]);
+    return h;
+}
+
+static uint64_t desc_hash(const rg_coll_desc_t *d, uint64_t model_key) {
+    uint64_t h = mix(d->kind | (uint64_t)d->size << 8 | (uint64_t)d->rank << 32, d->count);
+    h = mix(h, d->root | (uint64_t)d->elem_size << 32 | (uint64_t)d->acc_size << 40 | (uint64_t)d->rule_l << 48 |
+                   (uint64_t)d->in_place << 49 | (uint64_t)d->rank_order << 50 | (uint64_t)d->prepare << 51);
+    h = mix(h, model_key);
+    if (!d->offs && !d->lens && !d->in_offs && !d->in_lens) return h;
+    return array_hash(
+        array_hash(array_hash(array_hash(h, d->offs, d->size), d->lens, d->size), d->in_offs, d->size), d->in_lens,
+        d->size);
+}
+
+static int same_array(const uint64_t *a, const uint64_t *b, uint32_t n) {
+    return a == b || (a && b && memcmp(a, b, n * sizeof *a) == 0);
+}
+
 static int same_desc(const rg_coll_desc_t *a, const rg_coll_desc_t *b) {
     return a->kind == b->kind && a->size == b->size && a->rank == b->rank && a->root == b->root &&
            a->count == b->count && a->elem_size == b->elem_size && a->acc_size == b->acc_size &&
-           a->rule_l == b->rule_l && a->in_place == b->in_place && a->rank_order == b->rank_order;
+           a->rule_l == b->rule_l && a->in_place == b->in_place && a->rank_order == b->rank_order &&
+           a->prepare == b->prepare && same_array(a->offs, b->offs, a->size) && same_array(a->lens, b->lens, a->size) &&
+           same_array(a->in_offs, b->in_offs, a->size) && same_array(a->in_lens, b->in_lens, a->size);
 }
 
 rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t *r, rg_status_t *st, char *text,
                        size_t cap) {
     uint32_t oldest = UINT32_MAX;
+    uint64_t hash = desc_hash(d, r->model_key);
     g->plan_clock++;
     for (uint32_t i = 0; i < g->n_plans; i++) {
         rg_plan_t *p = g->plans[i];
-        if (same_desc(&p->key, d) && p->model_key == r->model_key) {
+        if (p->key_hash == hash && p->model_key == r->model_key && same_desc(&p->key, d)) {
             if (i) { /* the usual case is one operation again and again: keep it in front */
                 g->plans[i] = g->plans[0];
                 g->plans[0] = p;
@@ -140,6 +174,7 @@ rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t
         plan_free(g->plans[oldest]);
     }
     g->plans[oldest] = p;
+    p->key_hash = hash;
     p->used = g->plan_clock;
     p->refs = 1;
     return p;

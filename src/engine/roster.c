@@ -19,34 +19,58 @@ void rg_roster_put(rg_roster_t *r) {
     free(r);
 }
 
-static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen) {
+/* Whether it is in the view; usually at `hint` or after it. */
+static int view_has(const rg_core_view_t *v, uint64_t id, uint32_t hint) {
+    for (uint32_t i = hint; i < v->n; i++)
+        if (v->members[i].id == id) return 1;
+    for (uint32_t i = 0; i < hint && i < v->n; i++)
+        if (v->members[i].id == id) return 1;
+    return 0;
+}
+
+/* Those of `ids` that are in the present view, in their order. */
+static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen, const uint64_t *ids, uint32_t n) {
     const rg_core_view_t *v = rg_member_view(g->core);
-    uint32_t n = rg_member_participants(g->core, gen, NULL, 0);
     rg_roster_t *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     r->refs = 1;
-    r->n = n;
     r->gen = gen;
     r->data_epoch = v->data_epoch;
     r->ids = malloc((n + 1) * sizeof *r->ids);
     r->links = malloc((n + 1) * sizeof *r->links);
-    if (!r->ids || !r->links) {
-        rg_roster_put(r);
-        return NULL;
+    for (uint32_t i = 0; i < n && r->ids && r->links; i++) {
+        if (!view_has(v, ids[i], r->n)) continue;
+        r->links[r->n] = rg_link_of(g, ids[i]);
+        if (ids[i] == g->self_id) r->rank = r->n;
+        r->ids[r->n++] = ids[i];
     }
-    rg_member_participants(g->core, gen, r->ids, n);
-    for (uint32_t i = 0; i < n; i++) {
-        r->links[i] = rg_link_of(g, r->ids[i]);
-        if (r->ids[i] == g->self_id) r->rank = i;
-    }
-    if (rg_roster_model(g, r) == RG_OK) return r;
+    if (r->ids && r->links && rg_roster_model(g, r) == RG_OK) return r;
     rg_roster_put(r);
     return NULL;
 }
 
+static rg_roster_t *roster_of_all(rg_group_t *g, uint64_t gen) {
+    uint32_t n = rg_member_participants(g->core, gen, NULL, 0);
+    uint64_t *ids = malloc((n + 1) * sizeof *ids);
+    rg_roster_t *r = NULL;
+    if (ids) {
+        rg_member_participants(g->core, gen, ids, n);
+        r = roster_make(g, gen, ids, n);
+    }
+    free(ids);
+    return r;
+}
+
+static rg_roster_t *roster_of_child(rg_group_t *h) {
+    if (!h->roster) h->roster = roster_make(h->root, h->gen, h->set_ids, h->n_set);
+    if (h->roster) h->roster->refs++;
+    return h->roster;
+}
+
 /* A counted reference; NULL when memory is out. Within a view the participants of a generation are its first members,
- * so a boundary where nobody enters goes on with the roster at hand. */
+ * so a boundary where nobody enters goes on with the roster at hand. A child has its members for good. */
 rg_roster_t *rg_roster_for(rg_group_t *g, uint64_t gen) {
+    if (g->root) return roster_of_child(g);
     if (g->roster && g->roster->gen != gen && gen == g->gen &&
         g->roster->n == rg_member_participants(g->core, gen, NULL, 0))
         g->roster->gen = gen;
@@ -54,7 +78,7 @@ rg_roster_t *rg_roster_for(rg_group_t *g, uint64_t gen) {
         g->roster->refs++;
         return g->roster;
     }
-    rg_roster_t *r = roster_make(g, gen);
+    rg_roster_t *r = roster_of_all(g, gen);
     if (!r) return NULL;
     if (gen == g->gen) {
         rg_roster_put(g->roster);
@@ -64,11 +88,43 @@ rg_roster_t *rg_roster_for(rg_group_t *g, uint64_t gen) {
     return r;
 }
 
+/* Two members: who sends has rank 0. */
+static rg_roster_t *roster_of_pair(rg_group_t *g, rg_op_key_t key) {
+    uint64_t ids[2] = { key.set >> 31 & RG_SET_ID_MAX, key.set & RG_SET_ID_MAX };
+    uint32_t at = (uint32_t)(ids[0] * 3 + ids[1]) % 8;
+    if (!g->pairs[at] || g->pair_sets[at] != key.set) {
+        rg_roster_t *r = roster_make(g, key.gen, ids, 2);
+        if (!r) return NULL;
+        rg_roster_put(g->pairs[at]);
+        g->pairs[at] = r;
+        g->pair_sets[at] = key.set;
+    }
+    g->pairs[at]->refs++;
+    return g->pairs[at];
+}
+
+rg_roster_t *rg_roster_of(rg_request_t *op) {
+    if (op->key.set & RG_SET_PAIR) return roster_of_pair(op->g, op->key);
+    return rg_roster_for(op->h, op->key.gen);
+}
+
+static void rosters_forget(rg_group_t *g) {
+    rg_roster_put(g->roster);
+    g->roster = NULL;
+    for (uint32_t i = 0; i < sizeof g->pairs / sizeof *g->pairs; i++) {
+        rg_roster_put(g->pairs[i]);
+        g->pairs[i] = NULL;
+    }
+    for (rg_group_t *c = g->children; c; c = c->next_child) {
+        rg_roster_put(c->roster);
+        c->roster = NULL;
+    }
+}
+
 /* Called when a view was activated: old rosters stay with the operations that run on them. */
 rg_status_t rg_roster_view_changed(rg_group_t *g) {
     const rg_core_view_t *v = rg_member_view(g->core);
-    rg_roster_put(g->roster);
-    g->roster = NULL;
+    rosters_forget(g);
     rg_past_t *slot = &g->past[0];
     for (int i = 0; i < RG_PAST; i++) {
         if (g->past[i].data_epoch == v->data_epoch) {
@@ -93,14 +149,23 @@ rg_status_t rg_roster_view_changed(rg_group_t *g) {
     return RG_OK;
 }
 
-/* Participants of generation gen in the view of a past data epoch; 0 when it is too long ago. */
-uint32_t rg_roster_past(const rg_group_t *g, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap) {
+static int past_has(const rg_past_t *p, uint64_t id) {
+    for (uint32_t k = 0; k < p->n; k++)
+        if (p->ids[k] == id) return 1;
+    return 0;
+}
+
+/* Participants of operations of a handle, of generation gen, in the view of a past data epoch; 0 when it is too long
+ * ago. */
+uint32_t rg_roster_past(const rg_group_t *h, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap) {
+    const rg_group_t *g = h->root ? h->root : h;
     for (int i = 0; i < RG_PAST; i++) {
-        if (g->past[i].data_epoch != data_epoch || !g->past[i].ids) continue;
-        uint32_t n = 0;
-        for (uint32_t k = 0; k < g->past[i].n; k++)
-            if (g->past[i].first_gens[k] <= gen) {
-                if (n < cap) ids[n] = g->past[i].ids[k];
+        const rg_past_t *p = &g->past[i];
+        if (p->data_epoch != data_epoch || !p->ids) continue;
+        uint32_t n = 0, of = h->root ? h->n_set : p->n;
+        for (uint32_t k = 0; k < of; k++)
+            if (h->root ? past_has(p, h->set_ids[k]) : p->first_gens[k] <= gen) {
+                if (n < cap) ids[n] = h->root ? h->set_ids[k] : p->ids[k];
                 n++;
             }
         return n;
@@ -109,8 +174,7 @@ uint32_t rg_roster_past(const rg_group_t *g, uint64_t data_epoch, uint64_t gen, 
 }
 
 void rg_rosters_free(rg_group_t *g) {
-    rg_roster_put(g->roster);
-    g->roster = NULL;
+    rosters_forget(g);
     for (int i = 0; i < RG_PAST; i++) {
         free(g->past[i].ids);
         free(g->past[i].first_gens);

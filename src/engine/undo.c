@@ -30,19 +30,28 @@ int rg_undo_begin(rg_request_t *op) {
     return 1;
 }
 
+/* Keeps all of OUT, because the input is changed at once. 0 when memory is out. */
+int rg_undo_begin_whole(rg_request_t *op) {
+    if (!op->undo && !(op->undo = rg_block_get(op->g, op->bytes))) return 0;
+    rg_layout_read(&op->out, 0, op->undo->p, op->bytes / op->elem);
+    op->saved_whole = 1;
+    return 1;
+}
+
 static int is_saved(const rg_request_t *op, uint64_t b) { return (int)(op->saved[b >> 6] >> (b & 63) & 1); }
 
 static void save_run(rg_request_t *op, uint64_t from, uint64_t to) {
     uint64_t off = from * BLOCK, end = to * BLOCK < op->bytes ? to * BLOCK : op->bytes;
-    uint8_t *dst = (uint8_t *)op->undo->p + off, *src = op->buf[RG_BUF_OUT] + off;
-    if (op->bytes >= STREAM_FROM) rg_copy_past_cache(dst, src, end - off);
-    else memcpy(dst, src, end - off);
+    uint8_t *dst = (uint8_t *)op->undo->p + off;
+    if (op->lay[RG_BUF_OUT]) rg_layout_read(op->lay[RG_BUF_OUT], off / op->elem, dst, (end - off) / op->elem);
+    else if (op->bytes >= STREAM_FROM) rg_copy_past_cache(dst, op->buf[RG_BUF_OUT] + off, end - off);
+    else memcpy(dst, op->buf[RG_BUF_OUT] + off, end - off);
     for (uint64_t b = from; b < to; b++) op->saved[b >> 6] |= 1ull << (b & 63);
 }
 
 /* To be called before bytes [off, off + len) of OUT are written. */
 void rg_undo_cover(rg_request_t *op, uint64_t off, uint64_t len) {
-    if (!op->undo || !len) return;
+    if (!op->undo || op->saved_whole || !len) return;
     uint64_t b = off / BLOCK, end = (off + len - 1) / BLOCK + 1;
     while (b < end) {
         while (b < end && is_saved(op, b)) b++;
@@ -54,11 +63,20 @@ void rg_undo_cover(rg_request_t *op, uint64_t off, uint64_t len) {
 
 /* Puts back what was covered. The log is empty afterwards. */
 void rg_undo_restore(rg_request_t *op) {
+    if (op->sig.kind == RG_KIND_ALL_TO_ALL && op->in_place && op->own_in && op->plan) {
+        rg_layout_write(&op->in, 0, op->own_in->p, op->plan->s->elems[RG_BUF_IN]);
+        return;
+    }
     if (!op->undo) return;
+    if (op->saved_whole) {
+        rg_layout_write(&op->out, 0, op->undo->p, op->bytes / op->elem);
+        op->saved_whole = 0;
+        return;
+    }
     for (uint64_t b = 0, n = blocks_of(op); b < n; b++) {
         if (!is_saved(op, b)) continue;
         uint64_t off = b * BLOCK, len = off + BLOCK <= op->bytes ? BLOCK : op->bytes - off;
-        memcpy((uint8_t *)op->user_out + off, (uint8_t *)op->undo->p + off, len);
+        rg_layout_write(&op->out, off / op->elem, (uint8_t *)op->undo->p + off, len / op->elem);
         op->saved[b >> 6] &= ~(1ull << (b & 63));
     }
 }

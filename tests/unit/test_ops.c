@@ -26,11 +26,7 @@ static rg_status_t abort_old_fetch(rg_group_t *g) {
     op->key = (rg_op_key_t){ g->gen, 1u << 20, RG_SET_ALL };
     op->state = RG_OPS_FETCHING;
     op->roster = old_roster(g);
-    op->next = g->open_ops;
-    if (op->next) op->next->prev = op;
-    g->open_ops = op;
-    g->n_open++;
-    g->async_work++;
+    rg_op_link(op);
     t.key = op->key;
     rg_op_verdict(g, &t);
     rg_status_t st = op->state == RG_OPS_FINISHED ? op->res.status : RG_AGAIN;

@@ -1,0 +1,53 @@
+/* api.h: what the files of the public functions share: a call as it was made, and the way from there to an operation.
+ * Relies on the engine; nothing outside src/api*.c and src/split.c may use it. */
+#ifndef RG_API_H
+#define RG_API_H
+
+#include "engine/group.h"
+
+typedef struct rg_call {
+    rg_kind_t kind;
+    const void *in;
+    void *out;
+    uint64_t count;
+    rg_dtype_t dtype;
+    rg_op_t op;
+    uint32_t root; /* P2P: the other one */
+    uint32_t sends; /* P2P: 1 for the sender */
+    /* The forms with segments that differ */
+    uint32_t v;
+    const uint64_t *counts, *offs, *in_counts, *in_offs;
+    /* The forms over a list: n buffers; in, out and count are not used */
+    uint32_t list, n;
+    const void *const *ins;
+    void *const *outs;
+    const uint64_t *list_counts;
+    uint32_t salt; /* tells operations of the library itself from the program's */
+} rg_call_t;
+
+static inline rg_group_t *rg_root(rg_group_t *h) { return h->root ? h->root : h; }
+
+/* INVALID for NULL, CLOSED in a forked child. To be called before anything takes the lock. */
+rg_status_t rg_usable(rg_group_t *h);
+/* Notes why a call is refused; gives st back. */
+rg_status_t rg_refuse(rg_group_t *h, rg_status_t st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* Checks a call and makes it an operation: blocking without req. */
+rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_request_t **req);
+/* The parts of it, for batches. Locked: make, submit. o is resolved. */
+rg_status_t rg_call_opts(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, int blocking, rg_opts_t *o);
+rg_status_t rg_call_make(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o, rg_request_t **op);
+/* Waits for a submitted operation, hands out its result and frees it. Locked. */
+rg_status_t rg_call_collect(rg_request_t *op, rg_result_t *result);
+/* After a submission that nobody waits for yet. Locked. */
+void rg_call_started(rg_request_t *op);
+
+/* Where the segments, rows and pieces of the caller's buffers are; op->sig.kind, count and elem are set. Texts are left
+ * with the handle. Locked. */
+rg_status_t rg_call_buffers(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o, const rg_roster_t *r);
+
+/* split.c. Locked: a child takes no more calls, and what it has in flight ends everywhere. */
+void rg_child_end(rg_group_t *h, rg_status_t status, const char *text);
+void rg_child_destroy(rg_group_t *h); /* not locked */
+
+#endif

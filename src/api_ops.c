@@ -1,0 +1,383 @@
+/* api_ops.c: the collective operations: what their arguments must be, and the way from a call to a request. Where the
+ * buffers are is found in api_buffers.c. It relies on the engine for everything that waits; it must not hold the lock
+ * of a group across anything but the engine's own calls. */
+#include "api.h"
+#include "config.h"
+#include "engine/lifecycle.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+rg_status_t rg_usable(rg_group_t *h) {
+    if (!h) return RG_ERR_INVALID;
+    return rg_group_inherited(rg_root(h)) ? RG_ERR_CLOSED : RG_OK;
+}
+
+rg_status_t rg_refuse(rg_group_t *h, rg_status_t st, const char *fmt, ...) {
+    char text[RG_CORE_TEXT_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    rg_lock(rg_root(h));
+    rg_group_set_errmsg(h, "%s", text);
+    rg_unlock(rg_root(h));
+    return st;
+}
+
+/* ---- What can be checked without the group ----------------------------------------------------------------------- */
+
+static int is_float(rg_dtype_t t) { return t == RG_F8E4M3 || t == RG_F8E5M2 || (t >= RG_F16 && t <= RG_F64); }
+
+/* Factors and weights: of reductions of floating types alone. */
+static rg_status_t check_scale(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o) {
+    const char *kind = rg_kind_name(c->kind);
+    int scaled = (o->scale != 0 && o->scale != 1) || (o->scale_after != 0 && o->scale_after != 1);
+    if (!scaled && o->weighted != RG_ON) return RG_OK;
+    if (!rg_kind_reduces(c->kind))
+        return rg_refuse(h, RG_ERR_NOTSUP, "%s: scale, scale_after and weighted are for reductions", kind);
+    if (!is_float(c->dtype))
+        return rg_refuse(h, RG_ERR_NOTSUP, "%s of %s: scale, scale_after and weighted are for floating types", kind,
+                         rg_dtype_name(c->dtype));
+    if (scaled && (c->op == RG_MIN || c->op == RG_MAX))
+        return rg_refuse(h, RG_ERR_NOTSUP, "%s %s: scale and scale_after are for sums, products and averages", kind,
+                         rg_op_name(c->op));
+    if (!isfinite(o->scale) || !isfinite(o->scale_after))
+        return rg_refuse(h, RG_ERR_INVALID, "%s: scale and scale_after must be finite numbers", kind);
+    if (o->weighted != RG_ON) return RG_OK;
+    if (c->op != RG_AVG)
+        return rg_refuse(h, RG_ERR_INVALID, "%s %s: a weighted reduction is an average; use RG_AVG", kind,
+                         rg_op_name(c->op));
+    if (!isfinite(o->weight) || o->weight < 0)
+        return rg_refuse(h, RG_ERR_INVALID, "%s: a weight is a finite number, 0 or more", kind);
+    return RG_OK;
+}
+
+static rg_status_t check_call(rg_group_t *h, const rg_call_t *c) {
+    if (!rg_dtype_size(c->dtype)) return rg_refuse(h, RG_ERR_INVALID, "unknown element type; see rg_dtype_t");
+    if (!rg_kind_reduces(c->kind)) return RG_OK;
+    if ((unsigned)c->op >= RG_OP_COUNT) return rg_refuse(h, RG_ERR_INVALID, "unknown operator; see rg_op_t");
+    if (c->op == RG_AVG && !is_float(c->dtype))
+        return rg_refuse(h, RG_ERR_NOTSUP,
+                         "the average of integers is not defined; use RG_SUM and divide, or a floating type");
+    return RG_OK;
+}
+
+rg_status_t rg_call_opts(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, int blocking, rg_opts_t *o) {
+    rg_error_t err;
+    *o = (rg_opts_t)RG_OPTS_INIT;
+    if (!opts) { /* the usual case */
+        o->timeout_ms = rg_root(h)->cfg.op_timeout_ms;
+        o->on_fault = rg_root(h)->cfg.on_fault;
+        return check_call(h, c);
+    }
+    rg_status_t st = rg_opts_resolve(opts, &rg_root(h)->cfg, o, &err);
+    if (st == RG_OK && blocking) st = rg_result_check(o->result, &err);
+    if (st != RG_OK) return rg_refuse(h, st, "%s", err.text);
+    if (o->flags) return rg_refuse(h, RG_ERR_NOTSUP, "rg_opts.flags is 0x%x: no flag is known", o->flags);
+    if ((unsigned)o->weighted > RG_OFF)
+        return rg_refuse(h, RG_ERR_INVALID, "rg_opts.weighted is %d: expected RG_ON, RG_OFF or 0", (int)o->weighted);
+    st = check_call(h, c);
+    return st == RG_OK ? check_scale(h, c, o) : st;
+}
+
+/* ---- From a call to an operation --------------------------------------------------------------------------------- */
+
+/* A result may be shown before everybody has one only where all have the same, and all have spoken. */
+static int ends_with_barrier(const rg_request_t *op, const rg_call_t *c, const rg_opts_t *o) {
+    if (c->kind != RG_KIND_ALL_REDUCE && c->kind != RG_KIND_BARRIER) return 1;
+    return o->tag || op->key.set != RG_SET_ALL || op->weighted || op->bytes > op->g->cfg.small_bytes;
+}
+
+/* A factor that must be equal on all members, in 32 bits. */
+static uint32_t hash_factor(double f) {
+    uint64_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return (uint32_t)((bits * 0x9e3779b97f4a7c15u) >> 32);
+}
+
+static rg_status_t fill_pair(rg_request_t *op, const rg_call_t *c, const rg_roster_t *r) {
+    if (c->root >= r->n) {
+        rg_group_set_errmsg(op->h, "peer %u: this group has ranks 0 to %u", c->root, r->n - 1);
+        return RG_ERR_INVALID;
+    }
+    uint64_t me = op->g->self_id, peer = r->ids[c->root];
+    if (me > RG_SET_ID_MAX || peer > RG_SET_ID_MAX) return RG_ERR_RESOURCE;
+    op->key.set = c->sends ? rg_set_pair(me, peer) : rg_set_pair(peer, me);
+    op->self = peer != me ? 0 : c->sends ? 1 : 2;
+    if (op->h->root) op->sig.variant ^= (uint32_t)(op->h->set * 0x9e3779b97f4a7c15u >> 32);
+    return RG_OK;
+}
+
+static rg_status_t fill(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o) {
+    rg_group_t *h = op->h, *g = op->g;
+    op->res.start_ns = rg_os_now_ns();
+    op->deadline_ns = op->res.start_ns + (uint64_t)o->timeout_ms * 1000000u;
+    op->elem = (uint32_t)rg_dtype_size(c->dtype);
+    op->root_arg = c->root;
+    op->tag = o->tag;
+    op->weighted = o->weighted == RG_ON;
+    op->weight = o->weight;
+    op->scale = o->scale;
+    op->scale_after = o->scale_after == 1 ? 0 : o->scale_after;
+    int shaped = rg_kind_shaped(c->kind);
+    op->sig = (rg_op_sig_t){ .kind = (uint8_t)c->kind,
+                             .dtype = (uint8_t)c->dtype,
+                             .op = (uint8_t)c->op,
+                             .on_fault = (uint8_t)(shaped ? RG_RETURN : o->on_fault),
+                             .count = c->count,
+                             .variant = g->variant ^ c->salt };
+    if (op->scale_after != 0) op->sig.variant ^= hash_factor(op->scale_after);
+    if (op->weighted) op->sig.variant ^= 0x77656967u;
+    rg_roster_t *r = rg_roster_for(h, h->gen);
+    if (!r) return RG_ERR_NOMEM;
+    rg_status_t st = c->kind == RG_KIND_P2P ? fill_pair(op, c, r) : RG_OK;
+    if (st == RG_OK && c->kind != RG_KIND_BARRIER) st = rg_call_buffers(op, c, o, r);
+    else if (st == RG_OK) op->bytes = 0;
+    if (shaped && c->kind != RG_KIND_P2P) {
+        op->shape_n = r->n;
+        op->stale = h->told_n && h->told_n != r->n;
+    }
+    op->sig.rule_l = (uint8_t)ends_with_barrier(op, c, o);
+    rg_roster_put(r);
+    return st;
+}
+
+rg_status_t rg_call_make(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o, rg_request_t **out) {
+    rg_group_t *g = rg_root(h);
+    *out = NULL;
+    if (g->phase != RG_PHASE_MEMBER || g->leaving) return g->over ? g->over : RG_ERR_CLOSED;
+    if (h->ended) return h->ended;
+    rg_request_t *op = rg_op_alloc(h);
+    if (!op) {
+        rg_group_set_errmsg(h, "no memory for one more operation, or too many requests have not been waited for");
+        return RG_ERR_NOMEM;
+    }
+    rg_status_t st = fill(op, c, o);
+    if (st == RG_OK) *out = op;
+    else rg_op_free(op);
+    return st;
+}
+
+static int op_finished(void *arg) { return ((rg_request_t *)arg)->state == RG_OPS_FINISHED; }
+
+rg_status_t rg_call_collect(rg_request_t *op, rg_result_t *result) {
+    rg_drive(op->g, op_finished, op, UINT64_MAX);
+    rg_status_t st = op->res.status;
+    if (result) {
+        rg_result_out(result, &op->res, op->contributors, op->n_contributors);
+        /* It says how many there are, so the program knows from here on. */
+        if (st == RG_OK && !op->shape_n && op->key.set == op->h->set && !op->batch_first)
+            op->h->told_n = op->n_contributors;
+    }
+    for (rg_request_t *part = op->batch_first, *next; part; part = next) {
+        next = part->batch_next;
+        rg_op_free(part);
+    }
+    rg_op_free(op);
+    return st;
+}
+
+void rg_call_started(rg_request_t *op) {
+    rg_group_t *g = op->g;
+    rg_wake(g);
+    if (g->driver == RG_DRIVER_NONE && op->state != RG_OPS_FINISHED) rg_wake_thread(g);
+}
+
+rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_request_t **req) {
+    rg_opts_t o;
+    rg_request_t *op;
+    if (req) *req = NULL;
+    rg_status_t st = rg_usable(h);
+    if (st == RG_OK) st = rg_call_opts(h, c, opts, !req, &o);
+    if (st != RG_OK) return st;
+    rg_group_t *g = rg_root(h);
+    rg_lock(g);
+    st = rg_call_make(h, c, &o, &op);
+    if (st == RG_OK) {
+        op->blocking = !req;
+        st = rg_op_submit(op);
+        if (st != RG_OK) rg_op_free(op);
+    }
+    if (st == RG_OK && !req) {
+        if (g->driver == RG_DRIVER_CALLER) rg_wake(g); /* it may sleep on what was wanted before */
+        st = rg_call_collect(op, o.result);
+    } else if (st == RG_OK) {
+        *req = op;
+        rg_call_started(op);
+    }
+    rg_unlock(g);
+    return st;
+}
+
+/* ---- The operations ---------------------------------------------------------------------------------------------- */
+
+rg_status_t rg_all_reduce(rg_group_t *g, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
+                          const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = {
+        .kind = RG_KIND_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op
+    };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_broadcast(rg_group_t *g, void *buf, uint64_t count, rg_dtype_t dtype, uint32_t root,
+                         const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = {
+        .kind = RG_KIND_BROADCAST, .in = buf, .out = buf, .count = count, .dtype = dtype, .root = root
+    };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_reduce(rg_group_t *g, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
+                      uint32_t root, const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = {
+        .kind = RG_KIND_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op, .root = root
+    };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_all_gather(rg_group_t *g, const void *in, void *out, uint64_t count, rg_dtype_t dtype,
+                          const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_all_gather_v(rg_group_t *g, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
+                            rg_dtype_t dtype, const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = {
+        .kind = RG_KIND_ALL_GATHER, .in = in, .out = out, .v = 1, .counts = counts, .offs = offs, .dtype = dtype
+    };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_reduce_scatter(rg_group_t *g, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
+                              const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = {
+        .kind = RG_KIND_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = op
+    };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_reduce_scatter_v(rg_group_t *g, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
+                                rg_dtype_t dtype, rg_op_t op, const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_REDUCE_SCATTER,
+                          .in = in,
+                          .out = out,
+                          .v = 1,
+                          .counts = counts,
+                          .offs = offs,
+                          .dtype = dtype,
+                          .op = op };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_gather(rg_group_t *g, const void *in, void *out, uint64_t count, rg_dtype_t dtype, uint32_t root,
+                      const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .root = root };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_gather_v(rg_group_t *g, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
+                        rg_dtype_t dtype, uint32_t root, const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_GATHER,
+                          .in = in,
+                          .out = out,
+                          .v = 1,
+                          .counts = counts,
+                          .offs = offs,
+                          .dtype = dtype,
+                          .root = root };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_scatter(rg_group_t *g, const void *in, void *out, uint64_t count, rg_dtype_t dtype, uint32_t root,
+                       const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .root = root };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_scatter_v(rg_group_t *g, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
+                         rg_dtype_t dtype, uint32_t root, const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_SCATTER,
+                          .in = in,
+                          .out = out,
+                          .v = 1,
+                          .counts = counts,
+                          .offs = offs,
+                          .dtype = dtype,
+                          .root = root };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_all_to_all(rg_group_t *g, const void *in, void *out, uint64_t count, rg_dtype_t dtype,
+                          const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_ALL_TO_ALL, .in = in, .out = out, .count = count, .dtype = dtype };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_all_to_all_v(rg_group_t *g, const void *in, const uint64_t *in_counts, const uint64_t *in_offs, void *out,
+                            const uint64_t *out_counts, const uint64_t *out_offs, rg_dtype_t dtype,
+                            const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_ALL_TO_ALL,
+                          .in = in,
+                          .out = out,
+                          .v = 1,
+                          .counts = out_counts,
+                          .offs = out_offs,
+                          .in_counts = in_counts,
+                          .in_offs = in_offs,
+                          .dtype = dtype };
+    return rg_call_run(g, &c, opts, req);
+}
+
+rg_status_t rg_barrier(rg_group_t *g, const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_BARRIER, .dtype = RG_U8 };
+    return rg_call_run(g, &c, opts, req);
+}
+
+/* ---- Requests ---------------------------------------------------------------------------------------------------- */
+
+rg_status_t rg_wait(rg_request_t *op, rg_result_t *result) {
+    if (!op || rg_result_check(result, NULL) != RG_OK) return RG_ERR_INVALID;
+    rg_group_t *g = op->g;
+    if (rg_group_inherited(g)) return RG_ERR_CLOSED;
+    rg_lock(g);
+    rg_status_t st = op->taken && !op->blocking ? rg_call_collect(op, result) : RG_ERR_CLOSED;
+    rg_unlock(g);
+    return st;
+}
+
+rg_status_t rg_test(rg_request_t *op, rg_result_t *result) {
+    if (!op || rg_result_check(result, NULL) != RG_OK) return RG_ERR_INVALID;
+    rg_group_t *g = op->g;
+    if (rg_group_inherited(g)) return RG_ERR_CLOSED;
+    rg_lock(g);
+    rg_status_t st = RG_AGAIN;
+    if (!op->taken || op->blocking) {
+        st = RG_ERR_CLOSED;
+    } else {
+        if (op->state != RG_OPS_FINISHED && g->driver != RG_DRIVER_CALLER)
+            rg_help(g); /* so that testing alone makes progress, without a thread too */
+        if (op->state == RG_OPS_FINISHED) st = rg_call_collect(op, result);
+    }
+    rg_unlock(g);
+    return st;
+}
+
+rg_status_t rg_cancel(rg_request_t *op) {
+    if (!op) return RG_ERR_INVALID;
+    rg_group_t *g = op->g;
+    if (rg_group_inherited(g)) return RG_ERR_CLOSED;
+    rg_lock(g);
+    rg_status_t st = op->taken && !op->blocking ? RG_OK : RG_ERR_CLOSED;
+    if (st == RG_OK && op->state != RG_OPS_FINISHED) {
+        if (!op->batch_first) rg_op_fail(op, RG_ERR_CANCELLED, g->self_id, "cancelled by a member");
+        for (rg_request_t *part = op->batch_first; part; part = part->batch_next)
+            rg_op_fail(part, RG_ERR_CANCELLED, g->self_id, "cancelled by a member");
+        rg_wake(g);
+    }
+    rg_unlock(g);
+    return st;
+}

@@ -1,0 +1,151 @@
+/* api_pairs.c: messages between two members, alone and in batches. A batch belongs to the thread that began it and to
+ * one handle; until it ends nothing of it is known to the engine. It relies on api_ops.c for the checks. */
+#include "api.h"
+#include "core/text.h"
+
+#include <stdlib.h>
+
+typedef struct noted {
+    rg_call_t call;
+    rg_opts_t opts;
+    rg_strided_t in_strided, out_strided; /* copies: the caller's are read during the call only */
+} noted_t;
+
+/* Of the calling thread. */
+static _Thread_local struct {
+    rg_group_t *h; /* NULL: none was begun */
+    noted_t *list;
+    uint32_t n, cap;
+} batch;
+
+static rg_status_t note(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts) {
+    if (batch.n == batch.cap) {
+        uint32_t cap = batch.cap ? batch.cap * 2 : 16;
+        noted_t *grown = realloc(batch.list, cap * sizeof *grown);
+        if (!grown) return rg_refuse(h, RG_ERR_NOMEM, "no memory for one more message of a batch");
+        batch.list = grown;
+        batch.cap = cap;
+    }
+    noted_t *x = &batch.list[batch.n];
+    x->call = *c;
+    rg_status_t st = rg_call_opts(h, c, opts, 0, &x->opts);
+    if (st != RG_OK) return st;
+    x->opts.result = NULL;
+    if (x->opts.in_strided) x->in_strided = *x->opts.in_strided;
+    if (x->opts.out_strided) x->out_strided = *x->opts.out_strided;
+    batch.n++;
+    return RG_OK;
+}
+
+static rg_status_t message(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_request_t **req) {
+    if (!h || batch.h != h) return rg_call_run(h, c, opts, req);
+    if (req) {
+        *req = NULL;
+        return rg_refuse(h, RG_ERR_INVALID, "between rg_batch_begin and rg_batch_end req must be NULL: the batch has one");
+    }
+    return note(h, c, opts);
+}
+
+rg_status_t rg_send(rg_group_t *g, const void *buf, uint64_t count, rg_dtype_t dtype, uint32_t peer,
+                    const rg_opts_t *opts, rg_request_t **req) {
+    const rg_call_t c = {
+        .kind = RG_KIND_P2P, .in = buf, .count = count, .dtype = dtype, .root = peer, .sends = 1
+    };
+    return message(g, &c, opts, req);
+}
+
+rg_status_t rg_recv(rg_group_t *g, void *buf, uint64_t count, rg_dtype_t dtype, uint32_t peer, const rg_opts_t *opts,
+                    rg_request_t **req) {
+    const rg_call_t c = { .kind = RG_KIND_P2P, .out = buf, .count = count, .dtype = dtype, .root = peer };
+    return message(g, &c, opts, req);
+}
+
+rg_status_t rg_batch_begin(rg_group_t *h) {
+    rg_status_t st = rg_usable(h);
+    if (st != RG_OK) return st;
+    if (batch.h) return rg_refuse(h, RG_ERR_INVALID, "this thread has begun a batch already; end it first");
+    batch.h = h;
+    batch.n = 0;
+    return RG_OK;
+}
+
+/* Makes operations of all that was noted. Nothing has started when it fails. */
+static rg_status_t batch_make(rg_group_t *h, int blocking, rg_request_t **out) {
+    rg_group_t *g = rg_root(h);
+    *out = NULL;
+    if (g->n_open + batch.n > RG_CORE_MAX_OPS) {
+        rg_group_set_errmsg(h, "a batch of %u messages: at most %u operations may be in flight; make smaller batches",
+                            batch.n, RG_CORE_MAX_OPS);
+        return RG_ERR_RESOURCE;
+    }
+    rg_request_t *all = rg_op_alloc(h), **tail;
+    if (!all) return RG_ERR_NOMEM;
+    all->blocking = blocking;
+    all->state = RG_OPS_RUNNING;
+    all->res.start_ns = rg_os_now_ns();
+    all->batch_left = batch.n;
+    tail = &all->batch_first;
+    rg_status_t st = RG_OK;
+    for (uint32_t i = 0; i < batch.n && st == RG_OK; i++) {
+        noted_t *x = &batch.list[i];
+        if (x->opts.in_strided) x->opts.in_strided = &x->in_strided;
+        if (x->opts.out_strided) x->opts.out_strided = &x->out_strided;
+        st = rg_call_make(h, &x->call, &x->opts, tail);
+        if (st != RG_OK) break;
+        (*tail)->blocking = blocking;
+        (*tail)->batch = all;
+        tail = &(*tail)->batch_next;
+    }
+    if (st == RG_OK) {
+        *out = all;
+        return RG_OK;
+    }
+    for (rg_request_t *op = all->batch_first, *next; op; op = next) {
+        next = op->batch_next;
+        rg_op_free(op);
+    }
+    rg_op_free(all);
+    return st;
+}
+
+/* Starts all; one that is refused now ends with that status, while those before it run. */
+static void batch_submit(rg_request_t *all) {
+    all->batch_left++; /* not before the last has started */
+    for (rg_request_t *op = all->batch_first; op; op = op->batch_next) {
+        rg_status_t st = rg_op_submit(op);
+        if (st == RG_OK) continue;
+        op->state = RG_OPS_FINISHED;
+        op->res.status = st;
+        rg_text_copy(op->res.text, sizeof op->res.text, op->h->errmsg);
+        rg_batch_part_ended(all);
+    }
+    rg_batch_part_ended(all);
+}
+
+rg_status_t rg_batch_end(rg_group_t *h, rg_request_t **req) {
+    rg_request_t *all;
+    if (req) *req = NULL;
+    rg_status_t st = rg_usable(h);
+    if (st != RG_OK) return st;
+    if (batch.h != h)
+        return rg_refuse(h, RG_ERR_INVALID, "this thread has begun no batch on this group; see rg_batch_begin");
+    rg_group_t *g = rg_root(h);
+    batch.h = NULL;
+    rg_lock(g);
+    st = batch_make(h, !req, &all);
+    if (st == RG_OK) {
+        batch_submit(all);
+        if (req) {
+            *req = all;
+            rg_call_started(all);
+        } else {
+            if (g->driver == RG_DRIVER_CALLER) rg_wake(g);
+            st = rg_call_collect(all, NULL);
+        }
+    }
+    rg_unlock(g);
+    free(batch.list);
+    batch.list = NULL;
+    batch.n = batch.cap = 0;
+    return st;
+}
