@@ -28,6 +28,7 @@ typedef struct rg_seat {
     uint64_t conn, last_heard, suspect_at, told, base;
     uint64_t bytes_sent, bytes_received, operations, gen, watermark, promise;
     uint64_t ready_upto, missing[RG_COORD_MISSING_MAX];
+    uint64_t patience; /* what a check allows this candidate; grows each time it answers, but too late */
     uint32_t pid, min_size, order, fixed_n, fixed_rank, rank, old_rank, n_missing;
     uint32_t report_off, report_len, mark;
     uint8_t state, suspect, reported, ready, mute, batch, promised;
@@ -73,7 +74,7 @@ typedef struct rg_tally {
     rg_op_key_t key;
     rg_op_sig_t sig, other,
         kept_sig; /* of the first participant that started it; of the first that differs; of a holder */
-    uint32_t n, not_started, running, complete, kept, done, aborted;
+    uint32_t not_started, marked, running, complete, kept, done, aborted;
     uint32_t like_sig, like_other, sig_rank, other_rank, done_rank;
     uint64_t sig_id, other_id, done_id, computed, numbering, blame;
     int32_t status;

@@ -9,7 +9,7 @@
 #define NEVER UINT64_MAX
 #define FLUSH_NS 2000000u /* in large groups news about candidates is collected for this long */
 #define SMALL_GROUP 32u
-#define CHECK_NS 20000000u /* a candidate that does not answer for this long is left out of the batch */
+#define CHECK_NS 20000000u /* a candidate that does not answer for this long is left out of the batch, at first */
 
 /* ---- Admission (J1) -------------------------------------------------------------------------------------------- */
 
@@ -392,6 +392,10 @@ static void start_check(rg_coord_t *c) {
     }
     c->growth = RG_GROW_CHECK;
     uint64_t grace = c->p.heartbeat_ns / 8 < CHECK_NS ? c->p.heartbeat_ns / 8 : CHECK_NS;
+    for (uint32_t i = 0; i < c->population; i++) {
+        const rg_seat_t *s = &c->seats[c->roster[i]];
+        if (s->batch && s->patience > grace) grace = s->patience;
+    }
     c->check_due = c->grow_at = c->now + grace;
     send_prepare(c, RG_SEAT_CANDIDATE);
 }
@@ -453,7 +457,9 @@ static void check_step(rg_coord_t *c) {
         rg_seat_t *s = &c->seats[c->roster[i]];
         if (!s->batch || s->promised) continue;
         if (!due) return;
-        s->mute = 1; /* until it says something */
+        s->mute = 1; /* until it says something; should it be alive and far away, it gets more time then */
+        s->patience = 2 * (s->patience > CHECK_NS ? s->patience : CHECK_NS);
+        if (s->patience > c->p.heartbeat_ns / 2) s->patience = c->p.heartbeat_ns / 2;
     }
     c->grow_at = NEVER;
     n = choose_batch(c, 1);
