@@ -150,7 +150,8 @@ static void row(const level_t *l, const range_t *r, int place, rg_dtype_t dtype,
     traffic_fn traffic = l->traffic[shape_of(flags, acc / raw)];
     rg_red_t red;
     pair_t best;
-    if (rg_red_init(&red, dtype, op, 3, flags) != RG_OK) return;
+    /* Two inputs become a result in groups of two only. */
+    if (rg_red_init(&red, dtype, op, flags & (RG_RED_A_ACC | RG_RED_B_ACC) ? 3 : 2, flags) != RG_OK) return;
     ALTERNATE(best, moved, rg_red_run(&red, r->dst, r->x, r->y, n), traffic(r->dst, r->x, r->y, rounds));
     print_row(l->name, place, rg_dtype_name(dtype), rg_op_name(op), how, (double)moved / best.first,
               (double)moved / best.second);

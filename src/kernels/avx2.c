@@ -139,6 +139,8 @@ OP V join_f16(VF x, VF y) {
                             _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
+OP V repeat16(const void *p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(p)); }
+
 OP V load_bytes(const char *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p)); }
 
 OP void store_bytes(char *p, V v) {

@@ -121,6 +121,8 @@ OP V join_f16(VF x, VF y) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(hx), hy, 1);
 }
 
+OP V repeat16(const void *p) { return _mm512_broadcast_i32x4(_mm_loadu_si128(p)); }
+
 OP V load_bytes(const char *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p)); }
 
 OP void store_bytes(char *p, V v) { _mm256_storeu_si256((void *)p, _mm512_cvtepi16_epi8(v)); }

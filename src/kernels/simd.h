@@ -197,7 +197,13 @@ OP void small_store(char *p, size_t i, vpair_t v, int kind, int acc) {
     }
 }
 
-OP VF small_op(VF x, VF y, int kind, int op, VF sx, VF sy, VF sd) {
+typedef struct factors {
+    VF x, y, d;
+} factors_t;
+
+/* Partial values have been multiplied already; `scaled` says whether the result is. An e4m3 has no infinity that
+ * saturating first could save. */
+OP VF small_op(VF x, VF y, int kind, int op, int combo, int scaled, factors_t f) {
     const int sat = kind >= RG_SMALL_E4M3;
     switch (op) {
     case RG_SUM: return vadd_f32(x, y);
@@ -205,8 +211,12 @@ OP VF small_op(VF x, VF y, int kind, int op, VF sx, VF sy, VF sd) {
     case RG_MIN: return vmin_f32(x, y);
     case RG_MAX: return vmax_f32(x, y);
     default: {
-        VF sum = vadd_f32(MM(mul_ps)(x, sx), MM(mul_ps)(y, sy));
-        return sat ? saturated(MM(mul_ps)(sum, sd), sum, sd) : MM(mul_ps)(sum, sd);
+        if (!(combo & 1)) x = MM(mul_ps)(x, f.x);
+        if (!(combo & 2)) y = MM(mul_ps)(y, f.y);
+        VF sum = vadd_f32(x, y);
+        if (!scaled) return sum;
+        VF p = MM(mul_ps)(sum, f.d);
+        return kind == RG_SMALL_E5M2 || (sat && combo >> 2) ? saturated(p, sum, f.d) : p;
     }
     }
 }
@@ -239,89 +249,89 @@ OP size_t raw_minmax(char *dst, const char *x, const char *y, size_t n, int kind
 }
 
 /* bf16 in even places become f32 by a shift, those in odd places by clearing the others. */
-OP size_t raw_bf16(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int op) {
-    const VF sx = MM(set1_ps)((float)r->x_scale), sy = MM(set1_ps)((float)r->y_scale);
-    const VF sd = MM(set1_ps)((float)r->dst_scale);
+OP size_t raw_bf16(char *dst, const char *x, const char *y, size_t n, int op, int scaled, factors_t f) {
     const V upper = MM(set1_epi32)((int)0xffff0000);
     size_t i = 0;
     for (; n - i >= 2 * VE; i += 2 * VE) {
         V a = vload(x + i * 2), b = vload(y + i * 2);
         VF a0 = BITS_F32(MM(slli_epi32)(a, 16)), b0 = BITS_F32(MM(slli_epi32)(b, 16));
         VF a1 = BITS_F32(SI(and)(a, upper)), b1 = BITS_F32(SI(and)(b, upper));
-        V d0 = F32_BITS(small_op(a0, b0, RG_SMALL_BF16, op, sx, sy, sd));
-        V d1 = F32_BITS(small_op(a1, b1, RG_SMALL_BF16, op, sx, sy, sd));
+        V d0 = F32_BITS(small_op(a0, b0, RG_SMALL_BF16, op, 0, scaled, f));
+        V d1 = F32_BITS(small_op(a1, b1, RG_SMALL_BF16, op, 0, scaled, f));
         V h = weave16(MM(srli_epi32)(d0, 16), d1), l = weave16(d0, MM(slli_epi32)(d1, 16));
         vstore(dst + i * 2, round_bf16(h, l));
     }
     return i;
 }
 
-/* f16 in the 16-bit lanes of v, as two vectors of f32, added to those of w. */
-OP V sum_f16(V v, V w, VF sx, VF sy) {
-    VF low = MM(add_ps)(MM(mul_ps)(widen_low(v), sx), MM(mul_ps)(widen_low(w), sy));
-    VF high = MM(add_ps)(MM(mul_ps)(widen_high(v), sx), MM(mul_ps)(widen_high(w), sy));
-    return join_f16(low, high);
+/* 8-bit floats as f16 in v and w, combined in f32. The e4m3 are 1/256 of what they mean, and so is the result. */
+OP V combine_f16(V v, V w, int kind, int op, factors_t f) {
+    VF v0 = widen_low(v), v1 = widen_high(v), w0 = widen_low(w), w1 = widen_high(w);
+    if (op == RG_AVG) {
+        v0 = MM(mul_ps)(v0, f.x), v1 = MM(mul_ps)(v1, f.x);
+        w0 = MM(mul_ps)(w0, f.y), w1 = MM(mul_ps)(w1, f.y);
+    }
+    if (op != RG_PROD) return join_f16(MM(add_ps)(v0, w0), MM(add_ps)(v1, w1));
+    if (kind == RG_SMALL_E4M3) w0 = MM(mul_ps)(w0, MM(set1_ps)(256)), w1 = MM(mul_ps)(w1, MM(set1_ps)(256));
+    return join_f16(MM(mul_ps)(v0, w0), MM(mul_ps)(v1, w1));
 }
 
-/* The magnitude of an f16, at most `most`, rounded to nearest even above its last `drop` bits, which are not cleared.
- */
+/* The magnitude of an f16, at most `most`, rounded to nearest even above its last `drop` bits, which stay. */
 OP V round_f16(V h, int drop, int most) {
     V m = MM(min_epi16)(SI(and)(h, MM(set1_epi16)(0x7fff)), MM(set1_epi16)((short)most));
     V odd = SI(and)(MM(srli_epi16)(m, drop), MM(set1_epi16)(1));
     return MM(add_epi16)(MM(add_epi16)(m, odd), MM(set1_epi16)((short)((1 << (drop - 1)) - 1)));
 }
 
-/* The sum of two 8-bit floats is rounded to f16 and then once more, which gives what one rounding would: an f16 has
- * more than twice the significant bits plus two, and the sum is a multiple of its smallest subnormal. So with operands
- * multiplied by a power of two, but not below 2^-6 and not after the sum. Vectors with NaN (or infinity, which must not
- * be taken for overflow) stop the loop: the caller does one step in the general way. */
-OP size_t raw_sum8(char *dst, const char *x, const char *y, size_t n, VF sx, VF sy, int kind) {
+/* The sum or product of two 8-bit floats is rounded to f16 and then once more, which gives what one rounding would: an
+ * f16 has more than twice their significant bits, and its smallest subnormal is small enough (a test goes through all
+ * pairs). So with operands that were multiplied by a power of two not below 2^-6, but not with a factor afterwards.
+ * Vectors with NaN, or infinity, which must not be taken for overflow, stop the loop: the caller does one step in the
+ * general way. */
+OP size_t raw_bytes(char *dst, const char *x, const char *y, size_t n, int kind, int op, factors_t f) {
     const int e4m3 = kind == RG_SMALL_E4M3;
-    const V magnitude = MM(set1_epi8)(0x7f), place = MM(set1_epi16)((short)0xbf80),
-            upper = MM(set1_epi16)((short)0xff00);
+    const V magnitude = MM(set1_epi8)(0x7f), upper = MM(set1_epi16)((short)0xff00);
+    const V place = MM(set1_epi16)((short)0xbf80); /* e4m3: a shorter exponent, moved down */
     size_t i = 0;
     for (; n - i >= VB; i += VB) {
-        V a = vload(x + i), b = vload(y + i);
+        V a = vload(x + i), b = vload(y + i), even, odd;
         if (any_above8(MM(max_epi8)(SI(and)(a, magnitude), SI(and)(b, magnitude)), e4m3 ? 0x7e : 0x7b)) break;
-        V a0 = MM(slli_epi16)(a, 8), b0 = MM(slli_epi16)(b, 8), even, odd;
-        if (e4m3) { /* the exponent is one bit shorter: moved down, its upper place cleared */
-            V lo = sum_f16(SI(and)(MM(srai_epi16)(a0, 1), place), SI(and)(MM(srai_epi16)(b0, 1), place), sx, sy);
-            V hi = sum_f16(SI(and)(MM(srai_epi16)(a, 1), place), SI(and)(MM(srai_epi16)(b, 1), place), sx, sy);
-            V signs = weave8(MM(srli_epi16)(lo, 8), hi);
-            even = MM(srli_epi16)(round_f16(lo, 7, 0x3f00), 7);
-            odd = MM(slli_epi16)(round_f16(hi, 7, 0x3f00), 1);
-            vstore(dst + i, SI(or)(weave8(even, odd), SI(andnot)(magnitude, signs)));
-        } else {
-            V lo = sum_f16(a0, b0, sx, sy), hi = sum_f16(SI(and)(a, upper), SI(and)(b, upper), sx, sy);
-            V signs = weave8(MM(srli_epi16)(lo, 8), hi);
-            even = MM(srli_epi16)(round_f16(lo, 8, 0x7b00), 8);
-            odd = round_f16(hi, 8, 0x7b00);
-            vstore(dst + i, SI(or)(weave8(even, odd), SI(andnot)(magnitude, signs)));
+        V a0 = MM(slli_epi16)(a, 8), b0 = MM(slli_epi16)(b, 8), a1 = SI(and)(a, upper), b1 = SI(and)(b, upper);
+        if (e4m3) {
+            a0 = SI(and)(MM(srai_epi16)(a0, 1), place), b0 = SI(and)(MM(srai_epi16)(b0, 1), place);
+            a1 = SI(and)(MM(srai_epi16)(a, 1), place), b1 = SI(and)(MM(srai_epi16)(b, 1), place);
         }
+        V h0 = combine_f16(a0, b0, kind, op, f), h1 = combine_f16(a1, b1, kind, op, f);
+        if (e4m3) {
+            even = MM(srli_epi16)(round_f16(h0, 7, 0x3f00), 7); /* 448 / 256 */
+            odd = MM(slli_epi16)(round_f16(h1, 7, 0x3f00), 1);
+        } else {
+            even = MM(srli_epi16)(round_f16(h0, 8, 0x7b00), 8);
+            odd = round_f16(h1, 8, 0x7b00);
+        }
+        V signs = SI(andnot)(magnitude, weave8(MM(srli_epi16)(h0, 8), h1));
+        vstore(dst + i, SI(or)(weave8(even, odd), signs));
     }
     return i;
 }
 
-/* Whether raw_sum8() may be used for a sum or an average. */
-static inline int sum8_fits(const rg_red_t *r, int op) {
-    return op == RG_SUM || (r->dst_scale == 1 && r->x_scale >= 1.0 / 64 && r->y_scale >= 1.0 / 64);
-}
-
-OP void small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op, int combo) {
-    const int xa = combo & 1, ya = combo >> 1 & 1, da = combo >> 2;
+OP void small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op, int combo,
+                   int scaled) {
+    const int xa = combo & 1, ya = combo >> 1 & 1, da = combo >> 2, both_raw = combo == 0;
     const size_t raw = RAW_SIZE(kind);
-    VF sx = MM(set1_ps)((float)r->x_scale), sy = MM(set1_ps)((float)r->y_scale), sd = MM(set1_ps)((float)r->dst_scale);
+    const factors_t f = { MM(set1_ps)((float)r->x_scale), MM(set1_ps)((float)r->y_scale),
+                          MM(set1_ps)((float)r->dst_scale) };
+    const int bytes =
+        both_raw && raw == 1 && !scaled && (op != RG_AVG || (r->x_scale >= 1.0 / 64 && r->y_scale >= 1.0 / 64));
     size_t i = 0;
-    if (combo == 0 && (op == RG_MIN || op == RG_MAX)) i = raw_minmax(dst, x, y, n, kind, op);
-    else if (combo == 0 && kind == RG_SMALL_BF16) i = raw_bf16(r, dst, x, y, n, op);
-    const int sum8 = combo == 0 && raw == 1 && (op == RG_SUM || op == RG_AVG) && sum8_fits(r, op);
-    for (; n - i >= 2 * VE; i += 2 * VE) {
-        if (sum8)
-            i += raw_sum8(dst + i, x + i, y + i, n - i, op == RG_SUM ? MM(set1_ps)(1) : sx,
-                          op == RG_SUM ? MM(set1_ps)(1) : sy, kind);
+    if (both_raw && (op == RG_MIN || op == RG_MAX)) i = raw_minmax(dst, x, y, n, kind, op);
+    else if (both_raw && kind == RG_SMALL_BF16) i = raw_bf16(dst, x, y, n, op, scaled, f);
+    for (;; i += 2 * VE) {
+        if (bytes) i += raw_bytes(dst + i, x + i, y + i, n - i, kind, op, f);
         if (n - i < 2 * VE) break;
-        vpair_t a = small_load(x, i, kind, xa), b = small_load(y, i, kind, ya);
-        vpair_t d = { small_op(a.v0, b.v0, kind, op, sx, sy, sd), small_op(a.v1, b.v1, kind, op, sx, sy, sd) };
+        vpair_t a = small_load(x, i, kind, xa), b = small_load(y, i, kind, ya), d;
+        d.v0 = small_op(a.v0, b.v0, kind, op, combo, scaled, f);
+        d.v1 = small_op(a.v1, b.v1, kind, op, combo, scaled, f);
         small_store(dst, i, d, kind, da);
     }
     if (i < n)
@@ -331,7 +341,8 @@ OP void small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, s
 
 #define SMALL(name, KIND, OP, combo)                                                                                   \
     TGT static void name##_##combo(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {             \
-        small_loop(r, dst, x, y, n, KIND, OP, combo);                                                                  \
+        if (OP == RG_AVG && r->dst_scale != 1) small_loop(r, dst, x, y, n, KIND, OP, combo, 1);                        \
+        else small_loop(r, dst, x, y, n, KIND, OP, combo, 0);                                                          \
     }
 /* clang-format off */
 #define SMALL8(name, KIND, OP)                                                                                         \
@@ -346,12 +357,33 @@ SMALLS(bf16, RG_SMALL_BF16)
 SMALLS(e4m3, RG_SMALL_E4M3)
 SMALLS(e5m2, RG_SMALL_E5M2)
 
+/* An 8-bit float has 128 magnitudes: what each becomes is worked out once, and looked up 16 at a time. */
+OP size_t rescale_bytes(char *dst, const char *src, size_t n, double scale, int kind) {
+    const V magnitude = MM(set1_epi8)(0x7f), low = MM(set1_epi8)(15);
+    uint8_t codes[128], becomes[128];
+    V row[8];
+    size_t i = 0;
+    if (n < 1024) return 0; /* the table costs as much as a few hundred elements */
+    for (int c = 0; c < 128; c++) codes[c] = (uint8_t)c;
+    rg_kernels_scalar.rescale[kind](becomes, codes, 128, scale);
+    for (int k = 0; k < 8; k++) row[k] = repeat16(becomes + 16 * k);
+    for (; n - i >= VB; i += VB) {
+        V c = vload(src + i), at = SI(and)(c, low), v[8];
+        V bit4 = MM(slli_epi16)(c, 3), bit5 = MM(slli_epi16)(c, 2), bit6 = MM(slli_epi16)(c, 1);
+        for (int k = 0; k < 8; k++) v[k] = MM(shuffle_epi8)(row[k], at);
+        for (int k = 0; k < 4; k++) v[k] = pick8(bit4, v[2 * k], v[2 * k + 1]);
+        for (int k = 0; k < 2; k++) v[k] = pick8(bit5, v[2 * k], v[2 * k + 1]);
+        vstore(dst + i, SI(xor)(pick8(bit6, v[0], v[1]), SI(andnot)(magnitude, c)));
+    }
+    return i;
+}
+
 /* The product is the written-out one: clang makes a plain product of `scale == 1 ? v : v * scale`, and that quiets a
  * signalling NaN. */
 OP size_t small_convert(char *dst, const char *src, size_t n, double scale, int kind, int from_acc, int to_acc) {
     const int sat = kind >= RG_SMALL_E4M3;
     VF s = MM(set1_ps)((float)scale);
-    size_t i = 0;
+    size_t i = sat && !from_acc && !to_acc ? rescale_bytes(dst, src, n, scale, kind) : 0;
     for (; n - i >= 2 * VE; i += 2 * VE) {
         vpair_t v = small_load(src, i, kind, from_acc);
         if (scale != 1) {
