@@ -165,11 +165,11 @@ static void decide_one(const rg_coord_t *c, const rg_tally_t *t, rg_decision_t *
         d->map_len = (uint16_t)c->map_len;
         d->have = c->maps + t->map;
         d->donor = d->have + c->map_len;
-    } else if (started) {
+    } else if (started || (t->marked && t->sig.root)) { /* D6: who is to start it has been told what its root means */
         if (t->done) abort_passed(t, d, text); /* D4 */
         else restart_or_abort(c, t, d, text);  /* D5 */
     }
-    /* D6: nobody has started it: marks of earlier decisions have lost their reason. */
+    /* D7: nobody has started it: other marks of earlier decisions have lost their reason. */
 }
 
 /* Sub-groups as ranks of the new view: whoever is not in one need not keep what was decided on it. */

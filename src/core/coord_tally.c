@@ -201,7 +201,7 @@ static void add_state(rg_coord_t *c, rg_tally_t *t, const rg_seat_t *s, uint32_t
         t->done_id = s->m.id;
         if (!rg_key_tagged(t->key)) rg_map_set(c->maps + t->map, new_rank);
         break;
-    default: break;
+    default: t->marked++;
     }
 }
 

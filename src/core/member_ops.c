@@ -432,7 +432,7 @@ static rg_status_t op_start(rg_member_t *m, const rg_member_event_t *ev) {
     }
     open_add(m, e);
     e->sig = ev->sig;
-    e->numbering = m->view.data_epoch;
+    if (!e->mark || !e->numbering) e->numbering = m->view.data_epoch;
     if (m->fenced) return RG_OK;
     int before = m->ents_own;
     rg_op_begin(m, e);

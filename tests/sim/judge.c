@@ -3,21 +3,26 @@
 #include "sim.h"
 
 /* All members that run an operation of one boundary in one data epoch agree who takes part: a newcomer is in for
- * everybody or for nobody. */
-void judge_participants(world_t *w, int node, uint64_t epoch, uint64_t gen, uint64_t mask) {
+ * everybody or for nobody. What the caller's buffers are shaped for stays as it was at the call. */
+void judge_run(world_t *w, int node, const open_op_t *o) {
+    uint64_t epoch = w->procs[node].data_epoch, mask = o->everybody;
+    if (rg_sig_shaped(&o->sig) && mask != o->called)
+        sim_fail(w, "a shape is kept", "process %d: called for %llx, run by %llx, boundary %llu operation %llx", node,
+                 (unsigned long long)o->called, (unsigned long long)mask, (unsigned long long)o->key.gen,
+                 (unsigned long long)o->key.op);
     for (uint32_t i = w->n_parts; i-- > 0;) {
-        if (w->parts[i].epoch != epoch || w->parts[i].gen != gen) continue;
+        if (w->parts[i].epoch != epoch || w->parts[i].gen != o->key.gen || w->parts[i].set != o->key.set) continue;
         if (w->parts[i].mask != mask)
             sim_fail(w, "participants are the same for all",
                      "process %d: %llx, others %llx, data epoch %llu, boundary %llu", node, (unsigned long long)mask,
-                     (unsigned long long)w->parts[i].mask, (unsigned long long)epoch, (unsigned long long)gen);
+                     (unsigned long long)w->parts[i].mask, (unsigned long long)epoch, (unsigned long long)o->key.gen);
         return;
     }
-    if (w->n_parts < sizeof w->parts / sizeof w->parts[0]) {
-        w->parts[w->n_parts].epoch = epoch;
-        w->parts[w->n_parts].gen = gen;
-        w->parts[w->n_parts++].mask = mask;
-    }
+    if (w->n_parts == sizeof w->parts / sizeof w->parts[0]) return;
+    w->parts[w->n_parts].epoch = epoch;
+    w->parts[w->n_parts].gen = o->key.gen;
+    w->parts[w->n_parts].set = o->key.set;
+    w->parts[w->n_parts++].mask = mask;
 }
 
 static int same(const outcome_t *a, const outcome_t *b) {
@@ -95,10 +100,24 @@ int judge_idle(world_t *w, const char **why, int *who) {
     return w->coord->round == RG_ROUND_NONE;
 }
 
+/* What nobody gave up, and of whose participants nobody was lost, succeeds, whatever became of others. */
+static void judge_untouched(world_t *w, const ledger_t *l) {
+    if (l->asked || l->local || l->key.set == RG_SET_ALL) return;
+    w->narrow++;
+    for (int q = 0; q < w->n_procs; q++)
+        if (l->called >> q & 1 && (w->procs[q].gone || w->procs[q].renamed)) return;
+    for (int q = 0; q < w->n_procs; q++)
+        if (l->out[q].kind == 2)
+            sim_fail(w, "what no fault touches succeeds", "process %d: status %d, boundary %llu operation %llx of set %llx",
+                     q, l->out[q].status, (unsigned long long)l->key.gen, (unsigned long long)l->key.op,
+                     (unsigned long long)l->key.set);
+}
+
 void judge_end(world_t *w) {
     for (int k = 0; k < w->n_ledger; k++) {
         const ledger_t *l = &w->ledger[k];
         int first = -1;
+        judge_untouched(w, l);
         for (int q = 0; q < w->n_procs && !l->local; q++) {
             if (w->procs[q].gone || !l->out[q].kind) continue;
             if (first < 0) first = q;

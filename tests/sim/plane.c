@@ -10,7 +10,7 @@ int proc_of(world_t *w, uint64_t id) { return id < MAXCONN ? w->slot_of_id[id] -
 
 int ledger_of(world_t *w, int node, rg_op_key_t key) {
     uint64_t founded = w->procs[node].founded;
-    uint32_t i = (uint32_t)sim_hash(key.gen, key.op, founded) % (4 * MAXK);
+    uint32_t i = (uint32_t)sim_hash(key.gen, key.op ^ key.set * 31, founded) % (4 * MAXK);
     while (w->khash[i] &&
            (w->ledger[w->khash[i] - 1].founded != founded || rg_key_cmp(w->ledger[w->khash[i] - 1].key, key) != 0))
         i = (i + 1) % (4 * MAXK);
@@ -34,17 +34,18 @@ int planted(world_t *w, plant_t p, int node) {
     return 1;
 }
 
-static uint64_t participants(world_t *w, proc_t *p, uint64_t gen, uint64_t *ids, uint32_t *n) {
+/* Processes that take part in an operation, as this one's view and sets have it. */
+uint64_t proc_participants(world_t *w, const proc_t *p, rg_op_key_t key) {
+    const rg_core_view_t *v = rg_member_view(p->core);
     uint64_t mask = 0;
-    *n = rg_member_participants(p->core, gen, ids, MAXP);
-    for (uint32_t i = 0; i < *n; i++) {
-        int q = proc_of(w, ids[i]);
-        if (q >= 0) mask |= 1ull << q;
+    for (uint32_t i = 0; i < v->n; i++) {
+        int q = proc_of(w, v->members[i].id);
+        if (q >= 0 && v->members[i].first_gen <= key.gen && rg_key_has(p->core, key, v->members[i].id)) mask |= 1ull << q;
     }
     return mask;
 }
 
-static open_op_t *op_find(proc_t *p, rg_op_key_t key) {
+open_op_t *proc_op(proc_t *p, rg_op_key_t key) {
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (rg_key_cmp(p->ops[i].key, key) == 0) return &p->ops[i];
     return NULL;
@@ -154,6 +155,7 @@ static void op_advance(world_t *w, int node, open_op_t *o) {
     for (int q = 0; o->st == OP_RUN && q < w->n_procs; q++) {
         if (!(b->contrib >> q & 1) || q == node || b->sig[q] == (uint16_t)sig_hash(&o->sig)) continue;
         b->contrib &= ~(1ull << q);
+        w->ledger[o->ki].asked = 1;
         rg_member_event_t ev = { .type = RG_MEV_OP_FAIL,
                                  .key = key,
                                  .status = RG_ERR_MISMATCH,
@@ -176,7 +178,7 @@ static void op_advance(world_t *w, int node, open_op_t *o) {
         b->done |= 1ull << node;
         rg_member_event_t ev = { .type = RG_MEV_OP_COMPLETE, .key = key };
         proc_event(w, node, &ev);
-        o = op_find(p, key);
+        o = proc_op(p, key);
         if (!o || o->st != OP_WHOLE) return;
     }
     if (o->st == OP_WHOLE && o->sig.rule_l && (b->done & o->everybody) == o->everybody) {
@@ -210,163 +212,65 @@ void proc_data(world_t *w, const event_t *e) {
         if (e->data == D_DONE) b->done |= 1ull << e->peer;
         else b->contrib |= 1ull << e->peer, b->truth |= 1ull << e->peer, b->sig[e->peer] = (uint16_t)e->sig;
     }
-    open_op_t *o = op_find(p, w->ledger[e->ki].key);
+    open_op_t *o = proc_op(p, w->ledger[e->ki].key);
     if (o) op_advance(w, e->node, o);
-}
-
-/* ---- The program ----------------------------------------------------------------------------------------------- */
-
-/* Every process runs the same program, which follows from the seed alone. */
-static uint32_t ops_of(world_t *w, uint64_t gen) { return (uint32_t)(sim_hash(w->seed, gen, 11) % 4); }
-
-static rg_op_key_t program_op(world_t *w, uint64_t gen, uint32_t i, rg_op_sig_t *sig) {
-    uint64_t h = sim_hash(w->seed, gen * 16 + i, 12), tag = h % 4 ? 0 : 1 + (h >> 8) % 2, seq = 0;
-    memset(sig, 0, sizeof *sig);
-    for (uint32_t k = 0; k < i; k++) {
-        uint64_t g = sim_hash(w->seed, gen * 16 + k, 12);
-        seq += (g % 4 ? 0 : 1 + (g >> 8) % 2) == tag;
-    }
-    sig->kind = (h >> 16) % 4 == 0 ? RG_KIND_BROADCAST : (h >> 16) % 7 == 1 ? RG_KIND_BARRIER : RG_KIND_ALL_REDUCE;
-    sig->dtype = RG_F32;
-    sig->on_fault = (h >> 24) % 3 ? RG_RETRY : RG_RETURN;
-    sig->rule_l = tag || (h >> 32) % 2;
-    sig->count = 10 + (h >> 40) % 10;
-    return (rg_op_key_t){ gen, tag << 32 | seq, RG_SET_ALL };
-}
-
-static const roster_t *roster_of(proc_t *p, uint64_t epoch) {
-    for (uint32_t i = p->n_rosters; i-- > 0;)
-        if (p->rosters[i].epoch == epoch) return &p->rosters[i];
-    return NULL;
-}
-
-static uint64_t root_of(world_t *w, int node, rg_op_key_t key, uint64_t h) {
-    proc_t *p = &w->procs[node];
-    uint64_t numbering = rg_member_numbering(p->core, key);
-    const roster_t *r = roster_of(p, numbering ? numbering : p->data_epoch);
-    if (!r) {
-        sim_fail(w, "numbering names a view that the member has seen", "process %d, epoch %llu", node,
-                 (unsigned long long)numbering);
-        return 0;
-    }
-    uint32_t n = 0;
-    while (n < r->n && r->first_gen[n] <= key.gen) n++;
-    return r->id[h % 2 < n ? h % 2 : 0];
-}
-
-static void issue(world_t *w, int node) {
-    proc_t *p = &w->procs[node];
-    rg_op_sig_t sig;
-    rg_op_key_t key = program_op(w, p->gen, p->idx, &sig);
-    int ki = ledger_of(w, node, key);
-    p->idx++;
-    if (w->ledger[ki].key.gen != key.gen) return;
-    w->ledger[ki].rule_l = sig.rule_l;
-    if (sig.kind == RG_KIND_BROADCAST) sig.root = root_of(w, node, key, sim_hash(w->seed, key.gen, key.op));
-    if (w->mismatch_key == key.gen && (sig.rule_l || sig.kind != RG_KIND_BROADCAST) && node % 3 == 1) sig.count++;
-    if (w->skip_key == key.gen && key.op >> 32) {
-        if (node % 3 == 1) {
-            p->skipped++;
-            w->ledger[ki].skipped |= 1ull << node;
-            return;
-        }
-        event_t *e = sim_push(w, w->now + 30 * MS, EV_EXPIRE, node);
-        e->ki = (int16_t)ki;
-    }
-    p->ops[p->n_ops++] = (open_op_t){ .st = OP_ISSUED, .ki = ki, .key = key, .sig = sig };
-    rg_member_event_t ev = { .type = RG_MEV_OP_START, .key = key, .sig = sig };
-    proc_event(w, node, &ev);
-}
-
-void proc_program(world_t *w, int node) {
-    proc_t *p = &w->procs[node];
-    if (!p->alive || p->over || !p->joined || p->waiting_boundary || p->program_set) return;
-    if (w->healed && p->gen >= w->end_gen) return;
-    if (p->idx < ops_of(w, p->gen)) {
-        if (p->n_ops >= w->window) return;
-        issue(w, node);
-    } else if (p->n_ops && (!w->overlap || p->n_ops >= w->window)) {
-        return;
-    } else {
-        p->waiting_boundary = 1;
-        rg_member_event_t ev = { .type = RG_MEV_BOUNDARY, .gen = p->gen + 1 };
-        proc_event(w, node, &ev);
-        return;
-    }
-    if (p->program_set) return;
-    p->program_set = 1;
-    sim_push(w, w->now + sim_below(w, w->gap_us) * US, EV_PROGRAM, node);
-}
-
-static void program_soon(world_t *w, int node) {
-    proc_t *p = &w->procs[node];
-    if (p->program_set) return;
-    p->program_set = 1;
-    sim_push(w, w->now + sim_below(w, w->gap_us) * US, EV_PROGRAM, node);
-}
-
-void proc_expire(world_t *w, int node, int ki) {
-    proc_t *p = &w->procs[node];
-    open_op_t *o = op_find(p, w->ledger[ki].key);
-    if (!p->alive || p->over || !o) return;
-    rg_member_event_t ev = {
-        .type = RG_MEV_OP_FAIL, .key = o->key, .status = RG_ERR_TIMEOUT, .text = "deadline passed"
-    };
-    proc_event(w, node, &ev);
-}
-
-void proc_fail_some(world_t *w, int node) {
-    proc_t *p = &w->procs[node];
-    if (!p->n_ops) return;
-    rg_member_event_t ev = { .type = RG_MEV_OP_FAIL,
-                             .key = p->ops[sim_below(w, p->n_ops)].key,
-                             .status = RG_ERR_CANCELLED,
-                             .text = "cancelled" };
-    sim_trace(w, "process %d gives up boundary %llu operation %llx", node, (unsigned long long)ev.key.gen,
-              (unsigned long long)ev.key.op);
-    proc_event(w, node, &ev);
 }
 
 /* ---- Carrying out actions -------------------------------------------------------------------------------------- */
 
+/* Whose data must have come before the operation is whole here, and whose are in its result. */
+static void op_needs(world_t *w, int node, open_op_t *o) {
+    int root = o->sig.root ? proc_of(w, o->sig.root) : -1;
+    if (o->sig.kind == RG_KIND_P2P) root = proc_of(w, rg_pair_from(o->key.set));
+    uint64_t of_root = root >= 0 ? 1ull << root : 0;
+    o->contributors = o->expected = o->everybody;
+    o->speaks = 1;
+    switch (o->sig.kind) {
+    case RG_KIND_BROADCAST:
+    case RG_KIND_SCATTER:
+    case RG_KIND_P2P:
+        o->contributors = o->expected = of_root;
+        o->speaks = root == node;
+        break;
+    case RG_KIND_REDUCE:
+    case RG_KIND_GATHER:
+        if (root != node) o->expected = 1ull << node;
+        break;
+    default: break;
+    }
+}
+
 static void op_run(world_t *w, int node, open_op_t *o) {
     proc_t *p = &w->procs[node];
-    uint64_t ids[MAXP];
-    uint32_t n;
     o->st = OP_RUN;
-    o->everybody = participants(w, p, o->key.gen, ids, &n);
-    int root = o->sig.root ? proc_of(w, o->sig.root) : -1;
-    o->expected = o->sig.kind == RG_KIND_BROADCAST ? (root >= 0 ? 1ull << root : 0) : o->everybody;
-    judge_participants(w, node, p->data_epoch, o->key.gen, o->everybody);
+    o->everybody = proc_participants(w, p, o->key);
+    judge_run(w, node, o);
+    op_needs(w, node, o);
     inbox_t *b = inbox_at(w, p, o->ki, p->data_epoch);
     if (b->epoch != p->data_epoch) return;
     b->contrib |= 1ull << node;
     b->truth |= 1ull << node;
     for (int q = 0; q < w->n_procs; q++)
-        if (o->everybody >> q & 1 && (o->sig.kind != RG_KIND_BROADCAST || root == node))
-            fill(data_send(w, node, q, D_CONTRIB), o->ki, o);
+        if (o->everybody >> q & 1 && o->speaks) fill(data_send(w, node, q, D_CONTRIB), o->ki, o);
     op_advance(w, node, o);
 }
 
 static void act_commit(world_t *w, int node, const rg_member_action_t *a) {
     proc_t *p = &w->procs[node];
-    open_op_t *o = op_find(p, a->key);
+    open_op_t *o = proc_op(p, a->key);
     if (!o) {
         sim_fail(w, "an outcome is shown once", "process %d: success of what is over", node);
         return;
     }
     int fetched = o->st == OP_FETCH;
-    outcome_t out = { .kind = 1, .computed = a->computed, .mask = fetched ? p->inbox[o->ki].mask : o->expected };
+    outcome_t out = { .kind = 1, .computed = a->computed, .mask = fetched ? p->inbox[o->ki].mask : o->contributors };
     uint64_t computed = fetched ? p->inbox[o->ki].computed : o->computed;
     if (!fetched && o->st != OP_WHOLE) sim_fail(w, "success needs a whole result", "process %d", node);
     if (computed != a->computed)
         sim_fail(w, "success names the epoch of its result", "process %d: %llu, not %llu", node,
                  (unsigned long long)a->computed, (unsigned long long)computed);
     int ki = o->ki;
-    uint64_t everybody = 0;
-    const rg_core_view_t *v = rg_member_view(p->core);
-    for (uint32_t i = 0; i < v->n; i++)
-        if (v->members[i].first_gen <= a->key.gen) everybody |= 1ull << proc_of(w, v->members[i].id);
+    uint64_t everybody = proc_participants(w, p, a->key);
     if (a->keep) {
         if (p->n_kept > RG_KEEP_MAX) sim_fail(w, "bounded copies", "process %d", node);
         else p->kept[p->n_kept++] = (kept_t){ ki, computed, out.mask };
@@ -374,12 +278,12 @@ static void act_commit(world_t *w, int node, const rg_member_action_t *a) {
     op_drop(p, o);
     w->commits++;
     judge_outcome(w, node, ki, out, fetched, everybody);
-    program_soon(w, node);
+    proc_soon(w, node);
 }
 
 static void act_abort(world_t *w, int node, const rg_member_action_t *a, int local) {
     proc_t *p = &w->procs[node];
-    open_op_t *o = op_find(p, a->key);
+    open_op_t *o = proc_op(p, a->key);
     if (!o) {
         sim_fail(w, "an outcome is shown once", "process %d: error of what is over", node);
         return;
@@ -392,7 +296,7 @@ static void act_abort(world_t *w, int node, const rg_member_action_t *a, int loc
     op_drop(p, o);
     w->aborts++;
     judge_outcome(w, node, ki, (outcome_t){ .kind = 2, .status = (int16_t)a->status }, 0, 0);
-    program_soon(w, node);
+    proc_soon(w, node);
 }
 
 static kept_t *kept_find(proc_t *p, int ki) {
@@ -426,7 +330,7 @@ static void act_release(world_t *w, int node, const rg_member_action_t *a) {
 
 static void act_op(world_t *w, int node, const rg_member_action_t *a) {
     proc_t *p = &w->procs[node];
-    open_op_t *o = op_find(p, a->key);
+    open_op_t *o = proc_op(p, a->key);
     if (!o) {
         sim_fail(w, "an outcome is final", "process %d: action %d on what is over: boundary %llu operation %llx", node,
                  a->type, (unsigned long long)a->key.gen, (unsigned long long)a->key.op);
@@ -473,9 +377,9 @@ static void act_view(world_t *w, int node, int joined, uint64_t gen) {
         if (v->kind == RG_VIEW_JOIN && gen != v->cut)
             sim_fail(w, "a newcomer starts at the cut", "process %d: %llu, cut %llu", node, (unsigned long long)gen,
                      (unsigned long long)v->cut);
-        program_soon(w, node);
+        proc_soon(w, node);
     }
-    roster_t *r = (roster_t *)(uintptr_t)roster_of(p, v->data_epoch);
+    roster_t *r = (roster_t *)(uintptr_t)proc_roster(p, v->data_epoch);
     if (!r) r = &p->rosters[p->n_rosters < MAXROSTER ? p->n_rosters++ : MAXROSTER - 1];
     r->epoch = v->data_epoch;
     r->n = v->n;
@@ -502,6 +406,7 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
     case RG_MACT_CONNECT: connect_to(w, node, a->member); break;
     case RG_MACT_DISCONNECT: disconnect_from(w, node, a->peer); break;
     case RG_MACT_WELCOME:
+        p->renamed |= p->id != 0; /* a member that never heard that it was one, and comes as another */
         p->id = a->peer;
         w->slot_of_id[a->peer] = (int16_t)(node + 1);
         break;
@@ -519,7 +424,7 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
         p->gen = a->gen;
         p->idx = 0;
         p->waiting_boundary = 0;
-        program_soon(w, node);
+        proc_soon(w, node);
         break;
     case RG_MACT_NOTE: act_note(w, node, a); break;
     case RG_MACT_REFUSED:

@@ -16,6 +16,7 @@
 #define MAXK 8192  /* operations of a run */
 #define MAXOPEN 40 /* operations in flight at a process */
 #define MAXROSTER 64
+#define MAXPLAN 4096
 #define MAXCONN 4096
 #define MS 1000000ull
 #define US 1000ull
@@ -52,6 +53,9 @@ typedef enum {
     PLANT_NO_LINK_NEWS,
     PLANT_NO_NOTES,
     PLANT_NO_FREEZE,
+    PLANT_STREAMS,
+    PLANT_SET_MAP,
+    PLANT_NO_ABORT,
     PLANT_END
 } plant_t;
 
@@ -70,8 +74,10 @@ typedef struct open_op {
     int ki;
     rg_op_key_t key;
     rg_op_sig_t sig;
-    uint64_t expected; /* whose data must be in the result */
-    uint64_t computed, everybody;
+    uint64_t expected;     /* whose data must be here before it is whole here */
+    uint64_t contributors; /* whose data are in the result, for all alike */
+    uint64_t computed, everybody, called; /* called: who took part when the program called it */
+    int speaks;            /* its data are needed by others */
 } open_op_t;
 
 /* What a process has received for an operation, of the newest data epoch heard of. */
@@ -95,7 +101,7 @@ typedef struct proc {
     int started, alive, over, joined, fenced, gone; /* gone: over or dead: not held to the outcome of others */
     rg_member_t *core;
     uint64_t id, conn, paused_until, tick_at, data_epoch, gen, first_gen, note, founded;
-    int waiting_boundary, program_set, dialing;
+    int waiting_boundary, program_set, dialing, renamed;
     uint32_t idx;
     open_op_t ops[MAXOPEN];
     uint32_t n_ops;
@@ -107,8 +113,7 @@ typedef struct proc {
     uint32_t inbox_n;
     uint8_t linked[MAXP]; /* wants a link to this process, or has one */
     uint64_t ltoken[MAXP],
-        lid[MAXP];    /* token of the link, and the member id that it is for: a process may come again as another */
-    uint64_t skipped; /* operations of this process's program that it never called */
+        lid[MAXP]; /* token of the link, and the member id that it is for: a process may come again as another */
 } proc_t;
 
 typedef struct link {
@@ -125,10 +130,18 @@ typedef struct ledger {
     rg_op_key_t key;
     uint64_t founded;      /* the first view of the group: one that died out may be founded again, and counts anew */
     uint64_t skipped;      /* processes whose program left it out: they pass it without sharing in it */
+    uint64_t called;       /* processes that took part when any of them called it */
+    uint8_t asked;         /* somebody gave it up, or called it in another way: it need not succeed */
     uint8_t rule_l, local; /* local: somebody ended it alone while the coordinator was lost */
     uint64_t whole[MAXP];  /* data epoch in which it was complete at each process */
     outcome_t out[MAXP];
 } ledger_t;
+
+/* What the program has settled at one place in it. */
+typedef struct plan {
+    uint64_t at, founded, ids[MAXP];
+    uint32_t n;
+} plan_t;
 
 typedef struct conn {
     int node;
@@ -160,14 +173,16 @@ typedef struct world {
     int n_ledger;
     int16_t khash[4 * MAXK];
     struct {
-        uint64_t epoch, gen, mask;
-    } parts[2048];
+        uint64_t epoch, gen, set, mask;
+    } parts[4096];
     uint32_t n_parts;
+    plan_t plans[MAXPLAN];
+    uint32_t n_plans;
     /* the shape of this run */
-    uint32_t initial, min_size, window, faults, jitter_us, gap_us, spike, p_crash, p_other, overlap;
+    uint32_t initial, min_size, window, faults, jitter_us, gap_us, spike, overlap, sets;
     uint64_t mismatch_key, skip_key;
     /* counters of a run, for the summary */
-    uint64_t commits, aborts, restarts, forwards, views, joins, locals;
+    uint64_t commits, aborts, restarts, forwards, views, joins, locals, narrow;
 } world_t;
 
 /* world.c */
@@ -189,19 +204,25 @@ int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size);
 
 /* plane.c: processes and their data plane */
 void proc_event(world_t *w, int node, rg_member_event_t *ev);
-void proc_program(world_t *w, int node);
 void proc_data(world_t *w, const event_t *e);
-void proc_expire(world_t *w, int node, int ki);
-void proc_fail_some(world_t *w, int node);
 void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *text);
 void link_try(world_t *w, int a, int b);
 void link_break(world_t *w, int a, int b, int tell_a, int tell_b);
 int proc_of(world_t *w, uint64_t id);
+uint64_t proc_participants(world_t *w, const proc_t *p, rg_op_key_t key);
+open_op_t *proc_op(proc_t *p, rg_op_key_t key);
 int ledger_of(world_t *w, int node, rg_op_key_t key);
 int planted(world_t *w, plant_t p, int node);
 
+/* program.c */
+void proc_program(world_t *w, int node);
+void proc_soon(world_t *w, int node); /* the program goes on in a moment */
+void proc_expire(world_t *w, int node, int ki);
+void proc_fail_some(world_t *w, int node);
+const roster_t *proc_roster(const proc_t *p, uint64_t epoch);
+
 /* judge.c: what must hold */
-void judge_participants(world_t *w, int node, uint64_t epoch, uint64_t gen, uint64_t mask);
+void judge_run(world_t *w, int node, const open_op_t *o);
 void judge_outcome(world_t *w, int node, int ki, outcome_t o, int fetched, uint64_t everybody);
 void judge_step(world_t *w, int node);
 int judge_idle(world_t *w, const char **why, int *who); /* 1: everything that was asked for has ended */

@@ -130,7 +130,9 @@ static int mangle_view(world_t *w, int node, uint8_t *b, size_t len) {
     for (uint32_t n = rg_r_u32(&r), k = 0; k < n && !r.bad; k++) {
         size_t at = r.pos;
         rg_r_decision(&r, &d);
-        if (d.verdict != RG_COMMIT || !planted(w, PLANT_VERDICT, node)) continue;
+        int hit = (d.verdict == RG_COMMIT && planted(w, PLANT_VERDICT, node)) ||
+                  (d.verdict == RG_ABORT && planted(w, PLANT_NO_ABORT, node));
+        if (!hit) continue;
         memmove(b + at, b + r.pos, len - r.pos); /* what has no decision is restarted */
         b[count_at]--;
         memset(b + len - (r.pos - at), 0, r.pos - at);
@@ -140,8 +142,29 @@ static int mangle_view(world_t *w, int node, uint8_t *b, size_t len) {
     return 0;
 }
 
+/* A report on its way: without what is over at the member, or with sub-groups that have everybody in them. */
+static void mangle_report(world_t *w, uint8_t *b, size_t len) {
+    rg_r_t r = { b, len, RG_WIRE_HEADER, 0 };
+    rg_report_head_t h;
+    rg_op_report_t o;
+    rg_stream_report_t st;
+    rg_set_report_t set;
+    rg_r_report_head(&r, &h);
+    for (uint32_t n = rg_r_u32(&r); n-- > 0;) rg_r_op_report(&r, &o);
+    for (uint32_t n = rg_r_u32(&r); n-- > 0;) {
+        size_t at = r.pos;
+        rg_r_stream_report(&r, &st);
+        if (w->plant == PLANT_STREAMS) memset(b + at, 0, r.pos - at);
+    }
+    for (uint32_t n = rg_r_u32(&r); n-- > 0 && !r.bad;) {
+        rg_r_set_report(&r, &set);
+        if (w->plant == PLANT_SET_MAP) memset(b + r.pos - set.map_len, 0xff, set.map_len);
+    }
+}
+
 /* Planted faults that live on the way between coordinator and member. 1: the message is lost. */
 static int mangle(world_t *w, int node, int to_coord, uint8_t *b, size_t len) {
+    if (to_coord && msg_is(b, len, RG_MSG_REPORT)) mangle_report(w, b, len);
     if (to_coord) return msg_is(b, len, RG_MSG_LINK) && w->plant == PLANT_NO_LINK_NEWS;
     if (msg_is(b, len, RG_MSG_HEARTBEAT_ACK) && w->plant == PLANT_NO_NOTES && len >= 24) memset(b + 16, 0, 8);
     if (msg_is(b, len, RG_MSG_FREEZE) &&
@@ -280,6 +303,7 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->spike = sim_below(w, 3) ? 0 : (uint32_t)sim_below(w, 30);
     w->window = 1 + (uint32_t)sim_below(w, 6);
     w->overlap = (uint32_t)sim_below(w, 2);
+    w->sets = (uint32_t)(sim_hash(seed, 5, 5) % 4 != 0);
     w->initial = 1 + (uint32_t)sim_below(w, 6);
     w->min_size = sim_below(w, 4) ? w->initial : 1;
     w->phase2_at = (150 + sim_below(w, 150)) * MS;
