@@ -11,14 +11,10 @@ typedef struct window {
     uint32_t sent[WINDOW], came[WINDOW], n_sent, n_came;
 } window_t;
 
-/* Given lengths differ by rank, so no choice may rest on them: such data is taken for large. */
-static double bytes_of(const rg_coll_desc_t *d) {
-    return d->lens != NULL || d->in_lens != NULL ? 65536.0 : (double)d->count * d->elem_size;
-}
-
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
-    double n = d->size, each = (double)d->chunk * d->elem_size, pieces = bytes_of(d) > each ? bytes_of(d) / each : 1;
-    return rg_cost(m, (n - 1) / WINDOW + 1, (n - 1) * pieces, (n - 1) * bytes_of(d), 0);
+    double n = d->size, bytes = (double)d->count * d->elem_size, each = (double)d->chunk * d->elem_size;
+    double pieces = bytes > each ? bytes / each : 1;
+    return rg_cost(m, (n - 1) / WINDOW + 1, (n - 1) * pieces, (n - 1) * bytes, 0);
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) { return 262144 / d->elem_size; }

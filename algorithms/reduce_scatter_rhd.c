@@ -16,22 +16,38 @@ typedef struct halving {
     uint32_t n, pieces, p;
     uint64_t place_max;                    /* of a place in TMP */
     uint32_t used[WINDOW][ROUNDS_MAX + 1]; /* what must be over before the place is used again */
-    uint32_t *folded, n_folded;            /* the folds that partial values at hand were made by */
+    uint32_t bound[ROUNDS_MAX];            /* distances that there are partial values for after each round */
+    uint64_t begin[ROUNDS_MAX];
+    uint32_t *folded, n_folded; /* the folds that partial values at hand were made by */
 } halving_t;
 
 static rg_span_t in_of(const halving_t *x, uint32_t far) {
     return seg_piece(x->d, RG_BUF_IN, seg_rank(x->d, (uint64_t)x->d->rank + far), x->pieces, x->p);
 }
 
-/* How long the distances from lo to end-1 are together. */
-static uint64_t length(const halving_t *x, uint32_t lo, uint32_t end) {
-    uint64_t len = 0;
-    for (uint32_t far = lo; far < end; far++) len += in_of(x, far).len;
-    return len;
+/* Where the partial value of a distance begins in the place; for the bounds of rounds and those right below them. */
+static uint64_t begin_of(const halving_t *x, uint32_t far) {
+    if (far == 0) return 0;
+    uint32_t round = 0;
+    while (x->bound[round] > far + 1) round++;
+    return x->begin[round] - (x->bound[round] == far ? 0 : in_of(x, far).len);
 }
 
+/* Fills that in: a rank's segments may have any lengths. */
+static void find_bounds(halving_t *x) {
+    uint32_t n_bounds = 0;
+    for (uint32_t have = x->n; have > 1;) x->bound[n_bounds++] = have = have / 2 + have % 2;
+    uint64_t at = 0;
+    for (uint32_t far = 0, k = n_bounds; far < x->bound[0];) {
+        at += in_of(x, far++).len;
+        if (far == x->bound[k - 1]) x->begin[--k] = at;
+    }
+}
+
+/* Of the distances from lo to end-1, both of which are bounds of rounds or one below. */
 static rg_span_t partial_of(const halving_t *x, uint32_t lo, uint32_t end) {
-    return rg_span(RG_BUF_TMP, (x->p % WINDOW) * x->place_max + length(x, 0, lo), length(x, lo, end));
+    uint64_t from = begin_of(x, lo);
+    return rg_span(RG_BUF_TMP, (x->p % WINDOW) * x->place_max + from, begin_of(x, end) - from);
 }
 
 static rg_span_t final_of(const halving_t *x) {
@@ -80,6 +96,7 @@ static void later_round(halving_t *x, uint32_t round, uint32_t have, uint32_t ke
 
 static void piece(halving_t *x) {
     uint32_t *used = x->used[x->p % WINDOW], round = 0;
+    find_bounds(x);
     for (uint32_t have = x->n; have > 1; round++) {
         uint32_t keep = have / 2 + have % 2;
         if (round == 0) first_round(x, keep);
@@ -113,7 +130,7 @@ static rg_status_t build(rg_schedule_t *s, const rg_coll_desc_t *d) {
     if (x.folded == NULL) return s->error;
     x.pieces = rg_sched_pieces(largest, d->chunk, 2 * (uint64_t)n);
     /* The first pieces of all segments are the longest. */
-    x.place_max = length(&x, 0, half);
+    for (uint32_t far = 0; far < half; far++) x.place_max += in_of(&x, far).len;
     for (uint32_t w = 0; w < WINDOW; w++)
         for (uint32_t i = 0; i <= ROUNDS_MAX; i++) x.used[w][i] = RG_NO_STEP;
     for (x.p = 0; x.p < x.pieces; x.p++) piece(&x);

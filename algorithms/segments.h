@@ -7,12 +7,8 @@
 
 #include "regroup_algorithm.h"
 
-/* Elements of all segments together, and their bytes. Not for ALL_TO_ALL, where given lengths differ by rank. */
-static inline double seg_total(const rg_coll_desc_t *d) {
-    return d->lens == NULL ? (double)d->count * d->size : (double)d->count;
-}
-
-static inline double seg_bytes(const rg_coll_desc_t *d) { return seg_total(d) * d->elem_size; }
+/* All segments together. Not where given lengths differ by rank. */
+static inline double seg_bytes(const rg_coll_desc_t *d) { return (double)rg_seg_total(d) * d->elem_size; }
 
 /* Whether neighbours in rank are neighbours in memory. */
 static inline int seg_dense(const rg_coll_desc_t *d) { return d->offs == NULL && d->lens == NULL; }
