@@ -33,6 +33,10 @@ bench-peers:
 	@$(MAKE) --no-print-directory all $(BENCH) BUILD=$(BUILD)
 	@bash bench/peers.sh $(BUILD)
 
+.PHONY: bench-hierarchy
+bench-hierarchy: all $(BENCH)
+	@bash bench/hierarchy.sh $(BUILD)
+
 # ---- Fuzzing --------------------------------------------------------------------------------------------------------
 # Each tests/fuzz/<name>.c is one libFuzzer program; the library below it is built with the same instrumentation, in a
 # folder of its own. What was found stays in build-fuzz/corpus/<name>.
