@@ -15,7 +15,7 @@ typedef struct place {
     size_t bytes; /* of the largest operand */
 } place_t;
 
-static const place_t places[] = { { "L1", 8u << 10 }, { "L2", 128u << 10 }, { "memory", 64u << 20 } };
+static const place_t places[] = { { "L1", 8u << 10 }, { "L2", 128u << 10 }, { "memory", 32u << 20 } };
 
 typedef struct range {
     char *dst, *x, *y;

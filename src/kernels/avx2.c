@@ -109,24 +109,25 @@ OP VF widen_bf16(const char *p) {
 }
 
 /* The upper halves h of f32 whose lower halves are l, rounded to nearest even: up when l is above one half, or is one
- * half and h odd. A NaN stays as it is, quieted. */
-OP V round_bf16(V h, V l) {
-    V odd = _mm256_and_si256(h, _mm256_set1_epi16(1)), half = _mm256_set1_epi16((short)0x8000);
-    V sum = _mm256_adds_epu16(l, odd); /* up when it is above one half: neither equal to it nor below */
-    V down = _mm256_cmpeq_epi16(_mm256_min_epu16(sum, half), sum);
-    V up = _mm256_add_epi16(_mm256_add_epi16(h, _mm256_set1_epi16(1)), down);
-    V m = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff)), quiet = _mm256_or_si256(h, _mm256_set1_epi16(0x40));
-    V inf = _mm256_set1_epi16(0x7f80), zero = _mm256_setzero_si256();
-    V cut = _mm256_andnot_si256(_mm256_cmpeq_epi16(l, zero), _mm256_cmpeq_epi16(m, inf));
-    return _mm256_blendv_epi8(up, quiet, _mm256_or_si256(_mm256_cmpgt_epi16(m, inf), cut));
+ * half and h odd. A NaN stays as it is, quieted; where it comes from arithmetic, `quiet`, it already is, so that the
+ * upper half shows it. */
+OP V round_bf16(V h, V l, int quiet) {
+    V one = _mm256_set1_epi16(1), half = _mm256_set1_epi16((short)0x8000), inf = _mm256_set1_epi16(0x7f80);
+    V sum = _mm256_adds_epu16(l, _mm256_and_si256(h, one)), m = _mm256_and_si256(h, _mm256_set1_epi16(0x7fff));
+    V down = _mm256_cmpeq_epi16(_mm256_min_epu16(sum, half), sum), nan = _mm256_cmpgt_epi16(m, inf);
+    if (quiet) return _mm256_add_epi16(h, _mm256_andnot_si256(_mm256_or_si256(down, nan), one));
+    V up = _mm256_add_epi16(_mm256_add_epi16(h, one), down);
+    V whole = _mm256_cmpeq_epi16(l, _mm256_setzero_si256());
+    nan = _mm256_or_si256(nan, _mm256_andnot_si256(whole, _mm256_cmpeq_epi16(m, inf)));
+    return _mm256_blendv_epi8(up, _mm256_or_si256(h, _mm256_set1_epi16(0x40)), nan);
 }
 
-OP void narrow_bf16(char *p, VF x, VF y) {
+OP void narrow_bf16(char *p, VF x, VF y, int quiet) {
     V u = _mm256_castps_si256(x), v = _mm256_castps_si256(y), low = _mm256_set1_epi32(0xffff);
     V h = _mm256_packus_epi32(_mm256_srli_epi32(u, 16), _mm256_srli_epi32(v, 16));
     V l = _mm256_packus_epi32(_mm256_and_si256(u, low), _mm256_and_si256(v, low));
     /* Packing works within 128-bit lanes, so the quarters are put in order. */
-    _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(round_bf16(h, l), 0xd8));
+    _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(round_bf16(h, l, quiet), 0xd8));
 }
 
 /* ---- 8-bit floats ------------------------------------------------------------------------------------------------ */

@@ -92,23 +92,24 @@ OP VF widen_bf16(const char *p) {
 }
 
 /* The upper halves h of f32 whose lower halves are l, rounded to nearest even: up when l is above one half, or is one
- * half and h odd. A NaN stays as it is, quieted. */
-OP V round_bf16(V h, V l) {
+ * half and h odd. A NaN stays as it is, quieted; where it comes from arithmetic, `quiet`, it already is, so that the
+ * upper half shows it. */
+OP V round_bf16(V h, V l, int quiet) {
     V one = _mm512_set1_epi16(1), sum = _mm512_adds_epu16(l, _mm512_and_si512(h, one));
     V m = _mm512_and_si512(h, _mm512_set1_epi16(0x7fff)), inf = _mm512_set1_epi16(0x7f80);
-    __mmask32 up = _mm512_cmpgt_epu16_mask(sum, _mm512_set1_epi16((short)0x8000));
-    __mmask32 nan = _mm512_cmpgt_epi16_mask(m, inf);
-    nan |= _mm512_mask_test_epi16_mask(_mm512_cmpeq_epi16_mask(m, inf), l, l);
+    __mmask32 number = _mm512_cmple_epi16_mask(m, inf);
+    if (!quiet) number &= ~_mm512_mask_test_epi16_mask(_mm512_cmpeq_epi16_mask(m, inf), l, l);
+    __mmask32 up = _mm512_mask_cmpgt_epu16_mask(number, sum, _mm512_set1_epi16((short)0x8000));
     V rounded = _mm512_mask_add_epi16(h, up, h, one);
-    return _mm512_mask_mov_epi16(rounded, nan, _mm512_or_si512(h, _mm512_set1_epi16(0x40)));
+    return quiet ? rounded : _mm512_mask_mov_epi16(_mm512_or_si512(h, _mm512_set1_epi16(0x40)), number, rounded);
 }
 
-OP void narrow_bf16(char *p, VF x, VF y) {
+OP void narrow_bf16(char *p, VF x, VF y, int quiet) {
     const V odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23,
                                    21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
     V u = _mm512_castps_si512(x), v = _mm512_castps_si512(y), even = _mm512_sub_epi16(odd, _mm512_set1_epi16(1));
     V h = _mm512_permutex2var_epi16(u, odd, v), l = _mm512_permutex2var_epi16(u, even, v);
-    _mm512_storeu_si512((void *)p, round_bf16(h, l));
+    _mm512_storeu_si512((void *)p, round_bf16(h, l, quiet));
 }
 
 /* ---- 8-bit floats ------------------------------------------------------------------------------------------------ */

@@ -180,7 +180,8 @@ OP vpair_t small_load(const char *p, size_t i, int kind, int acc) {
     }
 }
 
-OP void small_store(char *p, size_t i, vpair_t v, int kind, int acc) {
+/* quiet: a NaN in v comes from arithmetic, so it is a quiet one. */
+OP void small_store(char *p, size_t i, vpair_t v, int kind, int acc, int quiet) {
     if (acc) {
         vstore_f32(p + i * 4, v.v0);
         vstore_f32(p + i * 4 + VB, v.v1);
@@ -188,7 +189,7 @@ OP void small_store(char *p, size_t i, vpair_t v, int kind, int acc) {
         narrow_f16(p + i * 2, v.v0);
         narrow_f16(p + i * 2 + VB / 2, v.v1);
     } else if (kind == RG_SMALL_BF16) {
-        narrow_bf16(p + i * 2, v.v0, v.v1);
+        narrow_bf16(p + i * 2, v.v0, v.v1, quiet);
     } else if (kind == RG_SMALL_E4M3) {
         VF down = MM(set1_ps)(1.0f / 256);
         store_bytes(p + i, e4m3_of_h(narrow_odd(MM(mul_ps)(v.v0, down), MM(mul_ps)(v.v1, down))));
@@ -259,7 +260,7 @@ OP size_t raw_bf16(char *dst, const char *x, const char *y, size_t n, int op, in
         V d0 = F32_BITS(small_op(a0, b0, RG_SMALL_BF16, op, 0, scaled, f));
         V d1 = F32_BITS(small_op(a1, b1, RG_SMALL_BF16, op, 0, scaled, f));
         V h = weave16(MM(srli_epi32)(d0, 16), d1), l = weave16(d0, MM(slli_epi32)(d1, 16));
-        vstore(dst + i * 2, round_bf16(h, l));
+        vstore(dst + i * 2, round_bf16(h, l, 1));
     }
     return i;
 }
@@ -332,7 +333,7 @@ OP void small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, s
         vpair_t a = small_load(x, i, kind, xa), b = small_load(y, i, kind, ya), d;
         d.v0 = small_op(a.v0, b.v0, kind, op, combo, scaled, f);
         d.v1 = small_op(a.v1, b.v1, kind, op, combo, scaled, f);
-        small_store(dst, i, d, kind, da);
+        small_store(dst, i, d, kind, da, 1);
     }
     if (i < n)
         rg_kernels_scalar.small[kind][op][combo](r, dst + i * (da ? 4 : raw), x + i * (xa ? 4 : raw),
@@ -391,7 +392,7 @@ OP size_t small_convert(char *dst, const char *src, size_t n, double scale, int 
             if (sat) p = (vpair_t){ saturated(p.v0, v.v0, s), saturated(p.v1, v.v1, s) };
             v = p;
         }
-        small_store(dst, i, v, kind, to_acc);
+        small_store(dst, i, v, kind, to_acc, 0);
     }
     return i;
 }
