@@ -14,11 +14,14 @@
 
 /* Beyond this a rank's schedule is too large for the bit tables below (half a GiB). */
 #define STEPS_MAX 60000u
-/* Words of the table of "has been consumed before", which is made for so many messages at a time. */
-#define BLOCK_WORDS 8u
+/* What names a message is one number: its ordinal, below the steps that there may be, and two ranks. */
+#define ORD_BITS 16
+#define RANK_BITS 24
 
-static const char *const kind_names[] = { "send", "recv", "recv_reduce", "reduce", "copy", "prepare" };
-#define KINDS (sizeof kind_names / sizeof *kind_names)
+const char *rg_proof_kind(const rg_step_t *x) {
+    static const char *const names[] = { "send", "recv", "recv_reduce", "reduce", "copy", "prepare" };
+    return x->kind < sizeof names / sizeof *names ? names[x->kind] : "?";
+}
 
 int rg_proof_fail(rg_proof_t *p, uint32_t g, const char *fmt, ...) {
     if (p->status != RG_OK) return 0;
@@ -26,7 +29,7 @@ int rg_proof_fail(rg_proof_t *p, uint32_t g, const char *fmt, ...) {
     int len = 0;
     if (g != NOBODY)
         len = snprintf(p->text, p->cap, "%srank %" PRIu32 " step %" PRIu32 " (%s): ", p->in_place ? "in place: " : "",
-                       p->owner[g], g - p->base[p->owner[g]], kind_names[proof_step(p, g)->kind % KINDS]);
+                       p->owner[g], g - p->base[p->owner[g]], rg_proof_kind(proof_step(p, g)));
     if (len < 0 || (size_t)len >= p->cap) return 0;
     va_list ap;
     va_start(ap, fmt);
@@ -46,9 +49,8 @@ int rg_proof_nomem(rg_proof_t *p) {
 /* ---- Form ---------------------------------------------------------------------------------------------------- */
 
 static int span_form(rg_proof_t *p, uint32_t g, const char *which, rg_span_t x) {
-    const rg_schedule_t *s = p->s[p->owner[g]];
     if (x.buf >= RG_BUFS) return rg_proof_fail(p, g, "malformed: %s names no buffer", which);
-    uint64_t size = x.buf == RG_BUF_TMP ? s->tmp_elems : rg_desc_elems(&s->desc, x.buf);
+    uint64_t size = p->sight[p->owner[g]].elems[x.buf];
     if (x.len != 0 && (x.off > size || x.len > size - x.off))
         return rg_proof_fail(p, g, "out of bounds: %s is [%" PRIu64 "+%" PRIu64 "] of %" PRIu64, which, x.off, x.len,
                              size);
@@ -146,8 +148,10 @@ static int same_operation(rg_proof_t *p) {
 }
 
 /* Which buffers a rank has, and how they lie when IN and OUT are one memory. */
-static rg_sight_t sight_of(const rg_coll_desc_t *d) {
-    rg_sight_t v = { rg_desc_has(d, RG_BUF_IN), rg_desc_has(d, RG_BUF_OUT), 0, 0, 0 };
+static rg_sight_t sight_of(const rg_schedule_t *s) {
+    const rg_coll_desc_t *d = &s->desc;
+    rg_sight_t v = { .has_in = rg_desc_has(d, RG_BUF_IN), .has_out = rg_desc_has(d, RG_BUF_OUT) };
+    for (int b = 0; b < RG_BUFS; b++) v.elems[b] = b == RG_BUF_TMP ? s->tmp_elems : rg_desc_elems(d, (rg_buf_t)b);
     v.one = v.has_in && v.has_out && d->kind != RG_KIND_ALL_TO_ALL && d->kind != RG_KIND_P2P;
     uint64_t mine = rg_kind_segmented(d->kind) ? rg_seg(d, RG_BUF_IN, d->rank).off : 0;
     if (d->kind == RG_KIND_ALL_GATHER || d->kind == RG_KIND_GATHER) v.shift_in = mine;
@@ -159,17 +163,12 @@ static rg_sight_t sight_of(const rg_coll_desc_t *d) {
 
 static int is_message(const rg_step_t *x) { return x->kind <= RG_STEP_RECV_REDUCE; }
 
-/* A message as one of its ends sees it: link (sender, receiver), ordinal. */
-typedef struct end {
-    uint64_t link;
-    uint32_t ord, g;
-} end_t;
-
-static int end_cmp(const void *a, const void *b) {
-    const end_t *x = a, *y = b;
-    if (x->link != y->link) return x->link < y->link ? -1 : 1;
-    if (x->ord != y->ord) return x->ord < y->ord ? -1 : 1;
-    return x->g < y->g ? -1 : x->g > y->g;
+/* A message as one of its ends sees it: sender, receiver, ordinal. */
+static uint64_t end_key(const rg_proof_t *p, uint32_t g) {
+    const rg_step_t *x = proof_step(p, g);
+    uint64_t from = x->kind == RG_STEP_SEND ? p->owner[g] : x->peer;
+    uint64_t to = x->kind == RG_STEP_SEND ? x->peer : p->owner[g];
+    return from << ORD_BITS << RANK_BITS | to << ORD_BITS | x->ord;
 }
 
 static int pair_up(rg_proof_t *p, uint32_t send, uint32_t recv) {
@@ -192,34 +191,45 @@ static int pair_up(rg_proof_t *p, uint32_t send, uint32_t recv) {
 }
 
 /* Finds the two ends of every message, and the message after it on its link (by the send's number). */
-static int match(rg_proof_t *p, uint32_t *next) {
-    end_t *ends = malloc(((size_t)p->total + 1) * sizeof *ends);
-    if (ends == NULL) return rg_proof_nomem(p);
-    uint32_t k = 0;
-    for (uint32_t g = 0; g < p->total; g++) {
-        const rg_step_t *x = proof_step(p, g);
-        if (!is_message(x)) continue;
-        uint32_t from = x->kind == RG_STEP_SEND ? p->owner[g] : x->peer,
-                 to = x->kind == RG_STEP_SEND ? x->peer : p->owner[g];
-        ends[k++] = (end_t){ (uint64_t)from << 32 | to, x->ord, g };
-    }
-    qsort(ends, k, sizeof *ends, end_cmp);
-    int ok = 1;
+static int match_ends(rg_proof_t *p, const rg_proof_key_t *ends, uint32_t n, uint32_t *next) {
     uint32_t before = NOBODY;
-    for (uint32_t i = 0; ok && i < k; i += 2) {
-        uint32_t a = ends[i].g, b = i + 1 < k ? ends[i + 1].g : NOBODY;
-        if (b == NOBODY || ends[i].link != ends[i + 1].link || ends[i].ord != ends[i + 1].ord)
-            ok = rg_proof_fail(
-                p, a, "unmatched message: nobody is at the other end of message %" PRIu32 " %s rank %" PRIu32,
-                ends[i].ord, proof_step(p, a)->kind == RG_STEP_SEND ? "to" : "from", proof_step(p, a)->peer);
-        else if ((proof_step(p, a)->kind == RG_STEP_SEND) == (proof_step(p, b)->kind == RG_STEP_SEND))
-            ok = rg_proof_fail(p, b, "unmatched message: message %" PRIu32 " has two ends of one kind", ends[i].ord);
-        else if (proof_step(p, a)->kind != RG_STEP_SEND) ok = pair_up(p, b, a), a = b;
-        else ok = pair_up(p, a, b);
-        if (!ok) break;
-        if (before != NOBODY && ends[i].link == ((uint64_t)p->owner[before] << 32 | proof_step(p, before)->peer))
-            next[before] = a;
+    uint64_t link = 0;
+    for (uint32_t i = 0; i < n; i += 2) {
+        uint32_t a = ends[i].a, b = i + 1 < n ? ends[i + 1].a : NOBODY;
+        const rg_step_t *x = proof_step(p, a);
+        if (b == NOBODY || ends[i].key != ends[i + 1].key)
+            return rg_proof_fail(
+                p, a, "unmatched message: nobody is at the other end of message %" PRIu32 " %s rank %" PRIu32, x->ord,
+                x->kind == RG_STEP_SEND ? "to" : "from", x->peer);
+        if ((x->kind == RG_STEP_SEND) == (proof_step(p, b)->kind == RG_STEP_SEND))
+            return rg_proof_fail(p, b, "unmatched message: message %" PRIu32 " has two ends of one kind", x->ord);
+        if (x->kind != RG_STEP_SEND) {
+            uint32_t t = a;
+            a = b;
+            b = t;
+        }
+        if (!pair_up(p, a, b)) return 0;
+        if (before != NOBODY && link == ends[i].key >> ORD_BITS) next[before] = a;
         before = a;
+        link = ends[i].key >> ORD_BITS;
+    }
+    return 1;
+}
+
+static int match(rg_proof_t *p, uint32_t *next) {
+    rg_proof_key_t *ends = malloc(2 * ((size_t)p->total + 1) * sizeof *ends);
+    if (ends == NULL) return rg_proof_nomem(p);
+    uint32_t n = 0;
+    int ok = 1;
+    for (uint32_t g = 0; ok && g < p->total; g++) {
+        if (!is_message(proof_step(p, g))) continue;
+        if (proof_step(p, g)->ord >> ORD_BITS != 0)
+            ok = rg_proof_fail(p, g, "unmatched message: there are not so many between two ranks");
+        ends[n++] = (rg_proof_key_t){ end_key(p, g), g, 0 };
+    }
+    if (ok) {
+        rg_proof_sort(ends, ends + p->total + 1, n);
+        ok = match_ends(p, ends, n, next);
     }
     free(ends);
     return ok;
@@ -317,195 +327,24 @@ static int find_order(rg_proof_t *p) {
     return ok;
 }
 
-/* ---- Races and zero copy --------------------------------------------------------------------------------------- */
-
-/* Which steps of a rank come before which by its own dependencies: a square of bits. */
-typedef struct before {
-    uint64_t *bits;
-    size_t words;
-} before_t;
-
-static int comes_before(const before_t *b, uint32_t early, uint32_t late) {
-    return (int)(b->bits[late * b->words + early / 64] >> (early % 64) & 1);
-}
-
-static int find_before(rg_proof_t *p, uint32_t r, before_t *b) {
-    const rg_schedule_t *s = p->s[r];
-    b->words = ((size_t)s->n_steps + 63) / 64;
-    b->bits = calloc(b->words * s->n_steps + 1, sizeof *b->bits);
-    if (b->bits == NULL) return rg_proof_nomem(p);
-    for (uint32_t i = 0; i < s->n_steps; i++) {
-        uint64_t *mine = b->bits + i * b->words;
-        for (uint32_t k = 0; k < s->steps[i].n_deps; k++) {
-            uint32_t dep = s->deps[s->steps[i].first_dep + k];
-            const uint64_t *its = b->bits + dep * b->words;
-            for (size_t w = 0; w <= dep / 64; w++) mine[w] |= its[w];
-            mine[dep / 64] |= 1ull << (dep % 64);
-        }
-    }
-    return 1;
-}
-
-typedef struct access {
-    uint64_t off, end;
-    uint32_t mem, step, write;
-} access_t;
-
-/* A write over bytes that were sent: the receipt must be certain before. */
-typedef struct query {
-    uint32_t recv, write;
-} query_t;
-
-typedef struct queries {
-    query_t *v;
-    size_t n, cap;
-} queries_t;
-
-static int access_cmp(const void *a, const void *b) {
-    const access_t *x = a, *y = b;
-    if (x->mem != y->mem) return x->mem < y->mem ? -1 : 1;
-    if (x->off != y->off) return x->off < y->off ? -1 : 1;
-    return x->step < y->step ? -1 : x->step > y->step;
-}
-
-static uint32_t add_access(const rg_proof_t *p, const rg_schedule_t *s, access_t *v, uint32_t n, rg_span_t x,
-                           uint32_t step, uint32_t write) {
-    if (x.len == 0) return n;
-    x = proof_place(p, s->desc.rank, x);
-    v[n] = (access_t){ x.off, x.off + x.len, x.buf, step, write };
-    return n + 1;
-}
-
-static uint32_t list_accesses(const rg_proof_t *p, const rg_schedule_t *s, access_t *v) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n_steps; i++) {
-        const rg_step_t *x = &s->steps[i];
-        if (proof_idle(p, s->desc.rank, x)) continue;
-        if (x->kind == RG_STEP_PREPARE) {
-            n = add_access(p, s, v, n, rg_span(RG_BUF_AUX, 0, s->desc.size), i, 0);
-            n = add_access(p, s, v, n, rg_span(RG_BUF_IN, 0, rg_desc_elems(&s->desc, RG_BUF_IN)), i, 1);
-            continue;
-        }
-        if (x->kind != RG_STEP_RECV) n = add_access(p, s, v, n, x->a, i, 0);
-        if (x->kind == RG_STEP_REDUCE) n = add_access(p, s, v, n, x->b, i, 0);
-        if (x->kind != RG_STEP_SEND) n = add_access(p, s, v, n, x->dst, i, 1);
-    }
-    return n;
-}
-
-static int add_query(rg_proof_t *p, queries_t *q, uint32_t recv, uint32_t write) {
-    if (q->n == q->cap) {
-        size_t cap = q->cap == 0 ? 256 : q->cap * 2;
-        query_t *v = realloc(q->v, cap * sizeof *v);
-        if (v == NULL) return rg_proof_nomem(p);
-        q->v = v;
-        q->cap = cap;
-    }
-    q->v[q->n++] = (query_t){ recv, write };
-    return 1;
-}
-
-/* Two accesses that overlap, one of them a write. */
-static int check_pair(rg_proof_t *p, uint32_t r, const before_t *b, const access_t *x, const access_t *y,
-                      queries_t *q) {
-    if (x->step > y->step) {
-        const access_t *t = x;
-        x = y;
-        y = t;
-    }
-    uint32_t base = p->base[r];
-    if (!comes_before(b, x->step, y->step))
-        return rg_proof_fail(p, base + y->step,
-                             "race: nothing orders it after step %" PRIu32 " (%s), which %s the same bytes of %s",
-                             x->step, kind_names[p->s[r]->steps[x->step].kind], x->write ? "writes" : "reads",
-                             x->mem == RG_BUF_TMP   ? "TMP"
-                             : x->mem == RG_BUF_AUX ? "AUX"
-                                                    : "IN or OUT");
-    if ((p->s[r]->flags & RG_SCHED_ZERO_COPY) && y->write && p->s[r]->steps[x->step].kind == RG_STEP_SEND)
-        return add_query(p, q, p->mate[base + x->step], base + y->step);
-    return 1;
-}
-
-static int check_races(rg_proof_t *p, uint32_t r, const before_t *b, queries_t *q) {
-    const rg_schedule_t *s = p->s[r];
-    access_t *v = malloc(((size_t)s->n_steps * 3 + 1) * sizeof *v);
-    if (v == NULL) return rg_proof_nomem(p);
-    uint32_t n = list_accesses(p, s, v);
-    qsort(v, n, sizeof *v, access_cmp);
-    int ok = 1;
-    for (uint32_t i = 0; ok && i < n; i++)
-        for (uint32_t k = i + 1; ok && k < n && v[k].mem == v[i].mem && v[k].off < v[i].end; k++)
-            if ((v[i].write || v[k].write) && v[i].step != v[k].step) ok = check_pair(p, r, b, &v[i], &v[k], q);
-    free(v);
-    return ok;
-}
-
-static int query_cmp(const void *a, const void *b) {
-    const query_t *x = a, *y = b;
-    if (x->recv != y->recv) return x->recv < y->recv ? -1 : 1;
-    return x->write < y->write ? -1 : x->write > y->write;
-}
-
-/* Answers the queries from `at` on whose receives fit one block, by following what each step knows to have happened.
- * Returns where to go on, or 0. */
-static size_t answer_block(rg_proof_t *p, const queries_t *q, size_t at, uint64_t *bits, uint32_t *place) {
-    uint32_t n = 0;
-    size_t end = at;
-    memset(bits, 0, (size_t)p->total * BLOCK_WORDS * sizeof *bits);
-    for (; end < q->n; end++) {
-        if (end > at && q->v[end].recv == q->v[end - 1].recv) continue;
-        if (n == BLOCK_WORDS * 64) break;
-        place[q->v[end].recv] = n++;
-    }
-    for (uint32_t i = 0; i < p->total; i++) {
-        uint32_t g = p->order[i], base = p->base[p->owner[g]];
-        const rg_step_t *x = proof_step(p, g);
-        const uint32_t *deps = p->s[p->owner[g]]->deps + x->first_dep;
-        uint64_t *mine = bits + (size_t)g * BLOCK_WORDS;
-        for (uint32_t k = 0; k < x->n_deps; k++)
-            for (uint32_t w = 0; w < BLOCK_WORDS; w++) mine[w] |= bits[(size_t)(base + deps[k]) * BLOCK_WORDS + w];
-        if (x->kind == RG_STEP_RECV || x->kind == RG_STEP_RECV_REDUCE)
-            for (uint32_t w = 0; w < BLOCK_WORDS; w++) mine[w] |= bits[(size_t)p->mate[g] * BLOCK_WORDS + w];
-        if (place[g] != NOBODY) mine[place[g] / 64] |= 1ull << (place[g] % 64);
-    }
-    for (size_t i = at; i < end; i++) {
-        uint32_t k = place[q->v[i].recv];
-        if (!(bits[(size_t)q->v[i].write * BLOCK_WORDS + k / 64] >> (k % 64) & 1)) {
-            uint32_t send = p->mate[q->v[i].recv];
-            rg_proof_fail(p, q->v[i].write,
-                          "zero-copy overwrite: rank %" PRIu32 " may not have consumed what step %" PRIu32 " sent",
-                          p->owner[q->v[i].recv], send - p->base[p->owner[send]]);
-            return 0;
-        }
-    }
-    for (size_t i = at; i < end; i++) place[q->v[i].recv] = NOBODY;
-    return end;
-}
-
-static int answer(rg_proof_t *p, queries_t *q) {
-    if (q->n == 0) return 1;
-    qsort(q->v, q->n, sizeof *q->v, query_cmp);
-    uint64_t *bits = malloc((size_t)p->total * BLOCK_WORDS * sizeof *bits);
-    uint32_t *place = malloc((size_t)p->total * sizeof *place);
-    int ok = 0;
-    if (bits == NULL || place == NULL) {
-        rg_proof_nomem(p);
-    } else {
-        memset(place, 0xff, (size_t)p->total * sizeof *place);
-        size_t at = 0;
-        do at = answer_block(p, q, at, bits, place);
-        while (at != 0 && at < q->n);
-        ok = at != 0;
-    }
-    free(bits);
-    free(place);
-    return ok;
-}
-
 /* ---- The barrier ------------------------------------------------------------------------------------------------ */
 
+/* What is certain at a step: of which ranks it is known that they have done their part, which is phase 1, or for a
+ * barrier to have come. Only steps from `from` on have a row: what the others hear is of no use. */
+typedef struct known {
+    uint64_t *rows;
+    uint32_t *first; /* by rank: its first row */
+    size_t words;
+    int phase2;
+} known_t;
+
+static uint64_t *row_of(const rg_proof_t *p, const known_t *k, uint32_t g) {
+    uint32_t r = p->owner[g], id = g - p->base[r], from = k->phase2 ? p->s[r]->phase1_steps : 0;
+    return id < from ? NULL : k->rows + ((size_t)k->first[r] + id - from) * k->words;
+}
+
 /* Whether phase-2 step i of rank r follows everything that the rank does in phase 1. */
-static int follows_all(const rg_schedule_t *s, const before_t *b, uint32_t i) {
+static int follows_all(const rg_schedule_t *s, const rg_before_t *b, uint32_t i) {
     uint32_t seen = 0;
     const uint64_t *mine = b->bits + i * b->words;
     for (uint32_t w = 0; w * 64 < s->phase1_steps; w++) {
@@ -516,70 +355,72 @@ static int follows_all(const rg_schedule_t *s, const before_t *b, uint32_t i) {
     return seen == s->phase1_steps;
 }
 
-/* know: by step, the ranks of which it is certain there that they have done their part, which is phase 1, or for a
- * barrier, to have come. On entry each step knows of its own rank or not. At the end each rank must know of all. */
-static int check_known(rg_proof_t *p, uint64_t *know, int phase2) {
-    size_t words = ((size_t)p->n + 63) / 64;
-    uint64_t *all = calloc(words * p->n, sizeof *all);
+static void note_own(const rg_proof_t *p, uint32_t r, const rg_before_t *b, void *user) {
+    const known_t *k = user;
+    for (uint32_t i = p->s[r]->phase1_steps; i < p->s[r]->n_steps; i++)
+        if (follows_all(p->s[r], b, i)) row_of(p, k, p->base[r] + i)[r / 64] |= 1ull << (r % 64);
+}
+
+/* Follows what is known along dependencies and messages. At the end each rank must know of all. */
+static int check_known(rg_proof_t *p, const known_t *k) {
+    uint64_t *all = calloc(k->words * p->n, sizeof *all);
     if (all == NULL) return rg_proof_nomem(p);
     for (uint32_t i = 0; i < p->total; i++) {
-        uint32_t g = p->order[i], r = p->owner[g], id = g - p->base[r];
+        uint32_t g = p->order[i], r = p->owner[g];
         const rg_step_t *x = proof_step(p, g);
-        uint64_t *mine = know + g * words;
-        for (uint32_t k = 0; k <= x->n_deps; k++) {
-            uint32_t from = k < x->n_deps             ? p->base[r] + p->s[r]->deps[x->first_dep + k]
+        uint64_t *mine = row_of(p, k, g);
+        for (uint32_t d = 0; mine != NULL && d <= x->n_deps; d++) {
+            uint32_t from = d < x->n_deps             ? p->base[r] + p->s[r]->deps[x->first_dep + d]
                             : x->kind == RG_STEP_SEND ? NOBODY
                                                       : p->mate[g];
-            for (size_t w = 0; from != NOBODY && w < words; w++) mine[w] |= know[from * words + w];
+            const uint64_t *its = from == NOBODY ? NULL : row_of(p, k, from);
+            for (size_t w = 0; its != NULL && w < k->words; w++) mine[w] |= its[w];
         }
-        for (size_t w = 0; w < words && (phase2 || id < p->s[r]->phase1_steps); w++) all[r * words + w] |= mine[w];
+        for (size_t w = 0; mine != NULL && w < k->words; w++) all[r * k->words + w] |= mine[w];
     }
     int ok = 1;
     for (uint32_t r = 0; ok && r < p->n; r++)
         for (uint32_t q = 0; ok && q < p->n; q++)
-            if (q != r && !(all[r * words + q / 64] >> (q % 64) & 1))
+            if (q != r && !(all[r * k->words + q / 64] >> (q % 64) & 1))
                 ok = rg_proof_fail(
                     p, NOBODY,
-                    phase2 ? "early DONE: rank %" PRIu32 " can end before rank %" PRIu32 " has ended phase 1"
-                           : "wrong result: rank %" PRIu32 " can leave the barrier before rank %" PRIu32 " has come",
+                    k->phase2 ? "early DONE: rank %" PRIu32 " can end before rank %" PRIu32 " has ended phase 1"
+                              : "wrong result: rank %" PRIu32 " can leave the barrier before rank %" PRIu32 " has come",
                     r, q);
     free(all);
     return ok;
 }
 
-/* ---- All of it
- * --------------------------------------------------------------------------------------------------- */
-
-static int check_barriers(rg_proof_t *p, uint64_t *know) {
-    size_t words = ((size_t)p->n + 63) / 64;
-    if (p->n > 1 && p->s[0]->desc.rule_l && !check_known(p, know, 1)) return 0;
-    if (p->n == 1 || p->s[0]->desc.kind != RG_KIND_BARRIER) return 1;
-    memset(know, 0, (size_t)p->total * words * sizeof *know);
-    for (uint32_t g = 0; g < p->total; g++) know[g * words + p->owner[g] / 64] |= 1ull << (p->owner[g] % 64);
-    return check_known(p, know, 0);
+/* A barrier's own rounds: to take part is to have come, and everything up to the end of phase 1 counts. */
+static int check_barrier(rg_proof_t *p) {
+    known_t k = { .words = ((size_t)p->n + 63) / 64 };
+    k.rows = calloc((size_t)p->total * k.words + 1, sizeof *k.rows);
+    k.first = p->base;
+    if (k.rows == NULL) return rg_proof_nomem(p);
+    for (uint32_t g = 0; g < p->total; g++) row_of(p, &k, g)[p->owner[g] / 64] |= 1ull << (p->owner[g] % 64);
+    int ok = check_known(p, &k);
+    free(k.rows);
+    return ok;
 }
 
-/* What needs the order of a rank's own steps, in one pass so that the bits of one rank at a time are in memory. */
-static int check_ranks(rg_proof_t *p, queries_t *q) {
-    size_t words = ((size_t)p->n + 63) / 64;
-    uint64_t *know = calloc((size_t)p->total * words + 1, sizeof *know);
-    if (know == NULL) return rg_proof_nomem(p);
-    int ok = 1;
-    for (uint32_t r = 0; ok && r < p->n; r++) {
-        const rg_schedule_t *s = p->s[r];
-        before_t b = { NULL, 0 };
-        ok = find_before(p, r, &b);
-        /* The second pass merges IN and OUT, and so finds all that the first would and more; but for a copy from IN to
-         * OUT in one place, which is something only out of place. */
-        for (p->in_place = 0; ok && p->in_place < 2; p->in_place++) ok = check_races(p, r, &b, q);
-        p->in_place = 0;
-        for (uint32_t i = s->phase1_steps; ok && i < s->n_steps; i++)
-            if (follows_all(s, &b, i)) know[(p->base[r] + i) * words + r / 64] |= 1ull << (r % 64);
-        free(b.bits);
+/* ---- All of it ----------------------------------------------------------------------------------------------------
+ */
+
+/* What needs the order of each rank's own steps. */
+static int check_ranks(rg_proof_t *p) {
+    known_t k = { .words = ((size_t)p->n + 63) / 64, .phase2 = 1 };
+    size_t rows = 0;
+    k.first = malloc(p->n * sizeof *k.first);
+    for (uint32_t r = 0; k.first != NULL && r < p->n; r++) {
+        k.first[r] = (uint32_t)rows;
+        rows += p->s[r]->n_steps - p->s[r]->phase1_steps;
     }
-    if (ok) ok = answer(p, q);
-    if (ok) ok = check_barriers(p, know);
-    free(know);
+    k.rows = calloc(rows * k.words + 1, sizeof *k.rows);
+    int ok = k.first != NULL && k.rows != NULL ? rg_proof_races(p, note_own, &k) : rg_proof_nomem(p);
+    if (ok && p->n > 1 && p->s[0]->desc.rule_l) ok = check_known(p, &k);
+    if (ok && p->n > 1 && p->s[0]->desc.kind == RG_KIND_BARRIER) ok = check_barrier(p);
+    free(k.first);
+    free(k.rows);
     return ok;
 }
 
@@ -596,17 +437,15 @@ static int zero_copy_form(rg_proof_t *p) {
 static int prove(rg_proof_t *p) {
     if (!same_operation(p)) return 0;
     for (uint32_t r = 0; r < p->n; r++) {
-        p->sight[r] = sight_of(&p->s[r]->desc);
+        p->sight[r] = sight_of(p->s[r]);
         for (uint32_t i = 0; i < p->s[r]->n_steps; i++) p->owner[p->base[r] + i] = r;
     }
-    for (p->in_place = 0; p->in_place < 2; p->in_place++)
-        for (uint32_t g = 0; g < p->total; g++)
+    for (uint32_t g = 0; g < p->total; g++)
+        for (p->in_place = 0; p->in_place < 2; p->in_place++)
             if (!step_form(p, g)) return 0;
     p->in_place = 0;
     if (!find_order(p) || !zero_copy_form(p)) return 0;
-    queries_t q = { NULL, 0, 0 };
-    int ok = check_ranks(p, &q);
-    free(q.v);
+    int ok = check_ranks(p);
     /* Last: with a race the values would depend on the order that was found. */
     for (p->in_place = 0; ok && p->in_place < 2; p->in_place++) ok = rg_proof_values(p);
     return ok;
@@ -617,7 +456,7 @@ rg_status_t rg_sched_verify(rg_schedule_t *const *s, uint32_t n, char *text, siz
     if (cap != 0) text[0] = 0;
     uint64_t total = 0;
     for (uint32_t r = 0; r < n; r++) total += s[r]->n_steps;
-    if (n == 0 || total >= NOBODY) {
+    if (n == 0 || n >> RANK_BITS != 0 || total >= NOBODY) {
         rg_proof_fail(&p, NOBODY, "malformed: no ranks, or more steps than can be proved");
         return p.status;
     }

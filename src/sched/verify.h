@@ -1,5 +1,5 @@
-/* verify.h: what the parts of the verifier share. verify.c checks form, messages, order, races and the barrier;
- * verify_values.c follows the values. Nothing outside src/sched/verify*.c may include it. */
+/* verify.h: what the parts of the verifier share. verify.c checks form, messages, order and the barrier; verify_races.c
+ * races and zero copy; verify_values.c follows the values. Nothing outside src/sched/verify*.c may include it. */
 #ifndef RG_VERIFY_H
 #define RG_VERIFY_H
 
@@ -12,6 +12,7 @@
 typedef struct rg_sight {
     int has_in, has_out, one;
     uint64_t shift_in, shift_out;
+    uint64_t elems[RG_BUFS]; /* how far they reach */
 } rg_sight_t;
 
 /* One proof. Steps of all ranks are numbered through: step i of rank r is base[r] + i. */
@@ -52,6 +53,26 @@ static inline int proof_idle(const rg_proof_t *p, uint32_t r, const rg_step_t *x
 /* Records the first thing that is wrong, says at which step (NOBODY: at none), and returns 0. */
 int rg_proof_fail(rg_proof_t *p, uint32_t g, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int rg_proof_nomem(rg_proof_t *p);
+
+const char *rg_proof_kind(const rg_step_t *x);
+
+/* Which steps of a rank come before which by its own dependencies: a row of bits for every step. */
+typedef struct rg_before {
+    uint64_t *bits;
+    size_t words;
+} rg_before_t;
+
+/* Proves that no rank has a race and that zero copy is what it says. Shows `visit` each rank's order on the way,
+ * because the bits of all ranks together would be too many to keep. */
+typedef void (*rg_proof_visit_fn)(const rg_proof_t *p, uint32_t r, const rg_before_t *b, void *user);
+int rg_proof_races(rg_proof_t *p, rg_proof_visit_fn visit, void *user);
+
+/* Sorts by key; equal ones keep their order. spare has room for n. */
+typedef struct rg_proof_key {
+    uint64_t key;
+    uint32_t a, b;
+} rg_proof_key_t;
+void rg_proof_sort(rg_proof_key_t *v, rg_proof_key_t *spare, size_t n);
 
 /* Executes all steps in p->order on symbols and checks what is in OUT. 1 when it is right. */
 int rg_proof_values(rg_proof_t *p);

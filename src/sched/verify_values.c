@@ -113,8 +113,11 @@ static uint32_t in_both(const exprs_t *e, uint32_t a, uint32_t b) {
 
 /* The lowest of n ranks that is not in it, or NOBODY. */
 static uint32_t missing(const exprs_t *e, uint32_t a, uint32_t n) {
-    for (uint32_t r = 0; r < n; r++)
-        if (!(e->ranks[a * e->words + r / 64] >> (r % 64) & 1)) return r;
+    for (size_t w = 0; w < e->words; w++) {
+        uint64_t all = n - w * 64 < 64 ? (1ull << (n - w * 64)) - 1 : UINT64_MAX;
+        uint64_t lack = all & ~e->ranks[a * e->words + w];
+        if (lack != 0) return (uint32_t)(w * 64) + (uint32_t)__builtin_ctzll(lack);
+    }
     return NOBODY;
 }
 
@@ -320,7 +323,7 @@ static int check_out(run_t *x, uint32_t g, rg_span_t dst) {
 /* In place, what IN is where OUT was written: x->z, as far as the two meet. */
 static int store_in(run_t *x, uint32_t r, rg_span_t dst) {
     const rg_sight_t *v = &x->p->sight[r];
-    uint64_t size = rg_desc_elems(&x->p->s[r]->desc, RG_BUF_IN);
+    uint64_t size = v->elems[RG_BUF_IN];
     uint64_t from = dst.off + v->shift_out, to = from + dst.len;
     uint64_t low = v->shift_in, high = v->shift_in + size;
     uint64_t first = from > low ? from : low, last = to < high ? to : high;
