@@ -8,7 +8,7 @@
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, rounds = seg_rounds(d->size), bytes = (n - 1) / n * seg_bytes(d);
     /* About half of the messages wrap. */
-    return rg_cost(m, rounds, seg_dense(d) ? 1.5 * rounds : n - 1, bytes, 0);
+    return rg_cost(m, rounds, seg_messages(bytes, seg_dense(d) ? 1.5 * rounds : n - 1), SEG_ROUNDS_COST * bytes, 0);
 }
 
 /* Gives the n segments from this rank's own up. have[i] is how that of rank r + i came. */

@@ -93,7 +93,8 @@ static void round_packed(pat_t *x, uint32_t step) {
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, rounds = seg_rounds(d->size), bytes = (n - 1) / n * seg_bytes(d);
     /* Packed, everything is written once more, from cache. */
-    return rg_cost(m, rounds, packed(d) ? 1.5 * rounds : n - 1, bytes, packed(d) ? bytes : 0);
+    return rg_cost(m, rounds, seg_messages(bytes, packed(d) ? 1.5 * rounds : n - 1), SEG_ROUNDS_COST * bytes,
+                   packed(d) ? bytes : 0);
 }
 
 static rg_status_t build(rg_schedule_t *s, const rg_coll_desc_t *d) {

@@ -4,9 +4,11 @@
 #include "segments.h"
 
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
-    double n = d->size, bytes = seg_bytes(d), messages = 2 * (n - 1) * (seg_dense(d) ? 1 : n / 2);
-    /* Where ranks share cores the sum over all of them counts, spread over the ranks; else rank 0 does it all. */
-    return rg_cost(m, 2, m->sharing > 1 ? messages / n : messages, (m->sharing > 1 ? 1 : n) * bytes, 0);
+    double n = d->size, bytes = seg_bytes(d), messages = (n - 1) * (seg_dense(d) ? 2 : n), share = n - 1;
+    /* Rank 0 does it all. Where ranks share cores the sum over all of them counts, spread over the ranks, but no less
+     * than what rank 0 has to do on its core: half of that. */
+    if (m->sharing > 1) share = (n - 1) * (m->sharing > n / 2 ? 1 / n : 0.5 / m->sharing);
+    return rg_cost(m, 2, share / (n - 1) * seg_messages(bytes * n, messages), share * (1 + 1 / n) * bytes, 0);
 }
 
 static void hub(rg_schedule_t *s, const rg_coll_desc_t *d, uint32_t *have) {

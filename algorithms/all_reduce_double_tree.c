@@ -74,13 +74,15 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double pieces = bytes > 2 * each ? bytes / (2 * each) : 1, depth = dtree_depth(d->size);
     if (2 * each > bytes) each = bytes / 2;
     /* An inner rank has six messages a piece, and two as a leaf of the other tree; where ranks share cores the sum over
-     * all of them counts, which is four sent each. The first piece has to go all the way. */
-    return rg_cost(m, 2 * depth, (m->sharing > 1 ? 4 : 8) * pieces, 2 * (n - 1) / n * bytes, (n - 1) / n * bytes) +
+     * all of them counts, which is four sent each. The first piece has to go all the way, and waits for a second
+     * message at every hop. */
+    return rg_cost(m, 2 * depth, (m->sharing > 1 ? 4 : 8) * pieces + 2 * depth, 2 * (n - 1) / n * bytes,
+                   (n - 1) / n * bytes) +
            2 * depth * each * m->beta;
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) {
-    uint64_t bytes = d->count / 32 * d->elem_size;
+    uint64_t bytes = d->count / 16 * d->elem_size;
     bytes = bytes < 32768 ? 32768 : bytes > 131072 ? 131072 : bytes;
     return bytes / d->elem_size;
 }

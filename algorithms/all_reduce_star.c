@@ -9,9 +9,11 @@
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, bytes = (double)d->count * d->elem_size, each = (double)d->chunk * d->elem_size;
     double pieces = bytes > each ? bytes / each : 1;
-    /* Where ranks share cores the sum over all of them counts, spread over the ranks; else rank 0 does it all. */
-    if (m->sharing > 1) return rg_cost(m, 2, 2 * (n - 1) / n * pieces, 2 * (n - 1) / n * bytes, (n - 1) / n * bytes);
-    return rg_cost(m, 2, 2 * (n - 1) * pieces, 2 * (n - 1) * bytes, (n - 1) * bytes);
+    /* Rank 0 does it all. Where ranks share cores the sum over all of them counts, spread over the ranks, but no less
+     * than what rank 0 has to do on its core: half of that. */
+    double share = 2 * (n - 1);
+    if (m->sharing > 1) share = (n - 1) * (m->sharing > n / 2 ? 2 / n : 1 / m->sharing);
+    return rg_cost(m, 2, share * pieces, share * bytes, share / 2 * bytes);
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) { return 65536 / d->elem_size; }

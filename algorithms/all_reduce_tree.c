@@ -58,12 +58,15 @@ static int applies(const rg_coll_desc_t *d) { return !d->rank_order || d->size <
 
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double bytes = (double)d->count * d->elem_size, pieces = (double)d->count / (double)d->chunk, depth = 0;
+    double each = (double)d->chunk * d->elem_size < bytes ? (double)d->chunk * d->elem_size : bytes;
     for (uint32_t i = d->size; i > 1; i /= 2) depth++;
     if (pieces < 1) pieces = 1;
     /* Where ranks share cores the sum over all ranks counts, which is two messages sent each; else the inner ones'. */
     int mean = m->sharing > 1 || d->size == 2;
     double share = mean ? 2 : 3;
-    return rg_cost(m, 2 * depth, (mean ? 2 : 6) * pieces, share * bytes, share / 2 * bytes);
+    /* The first piece has to go all the way. */
+    return rg_cost(m, 2 * depth, (mean ? 2 : 6) * pieces, share * bytes, share / 2 * bytes) +
+           (2 * depth - 1) * each * m->beta;
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) {

@@ -12,11 +12,11 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     if (2 * each > bytes) each = bytes / 2;
     /* An inner rank has three messages a piece and one as a leaf; the sum over all is two sent each. The first piece
      * has to go all the way, and an inner rank sends it twice at every hop. */
-    return rg_cost(m, depth, (m->sharing > 1 ? 2 : 4) * pieces, bytes, 0) + 2 * (depth - 1) * each * m->beta;
+    return rg_cost(m, depth, (m->sharing > 1 ? 2 : 4) * pieces + depth, bytes, 0) + 2 * (depth - 1) * each * m->beta;
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) {
-    uint64_t bytes = d->count / 32 * d->elem_size;
+    uint64_t bytes = d->count / 16 * d->elem_size;
     bytes = bytes < 32768 ? 32768 : bytes > 131072 ? 131072 : bytes;
     return bytes / d->elem_size;
 }

@@ -74,14 +74,15 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, bytes = (double)d->count * d->elem_size, each = (double)d->chunk * d->elem_size * n, depth = 0;
     double blocks = bytes > each ? bytes / each : 1;
     for (uint64_t i = 1; i < d->size; i *= 2) depth++;
-    /* Over all ranks together every element is received once by everybody; the busiest sends it twice. */
-    double share = m->sharing > 1 ? 1 : 2;
+    /* The busiest sends every element twice. Over all ranks together each is received once by everybody, but while the
+     * data is scattered few have work. */
+    double share = m->sharing > 1 ? 1.25 : 2;
     return rg_cost(m, depth + n - 1, 2 * (n - 1) * blocks, share * (n - 1) / n * bytes, 0);
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) {
     uint64_t bytes = d->count / d->size / 4 * d->elem_size;
-    bytes = bytes < 65536 ? 65536 : bytes > 262144 ? 262144 : bytes;
+    bytes = bytes < 65536 ? 65536 : bytes > 131072 ? 131072 : bytes;
     return bytes / d->elem_size;
 }
 

@@ -115,7 +115,7 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double each = (double)d->chunk * d->elem_size, pieces = bytes / 2 > each ? bytes / 2 / each : 1;
     /* The first round has a second message where it wraps, or one for each segment. */
     double messages = seg_dense(d) && pieces <= 1 ? rounds + 1 : (n / 2 + rounds) * pieces;
-    return rg_cost(m, rounds, messages, bytes, bytes);
+    return rg_cost(m, rounds, seg_messages(bytes, messages), SEG_ROUNDS_COST * bytes, bytes);
 }
 
 /* A round folds before the next can begin, and pieces overlap that. */

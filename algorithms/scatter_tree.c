@@ -12,10 +12,12 @@ static int applies(const rg_coll_desc_t *d) { return seg_bytes(d) <= BYTES_MAX; 
 
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, rounds = seg_rounds(d->size), bytes = (n - 1) / n * seg_bytes(d);
-    /* The root sends all of it; where ranks share cores the sum over all ranks counts, by which every segment is sent
-     * half the rounds on the average. */
-    if (m->sharing > 1) return rg_cost(m, rounds, 1, rounds / 2 * bytes / n, 0);
-    return rg_cost(m, rounds, seg_dense(d) ? rounds : n - 1, bytes, 0);
+    double messages = seg_messages(bytes, seg_dense(d) ? rounds : n - 1);
+    /* All of it is the root's work; where ranks share cores the sum over all of them counts too, in which every segment
+     * is sent half the rounds on the average. */
+    if (m->sharing <= 1) return rg_cost(m, rounds, messages, bytes, 0);
+    double share = 1 / m->sharing > rounds / 2 / n ? 1 / m->sharing : rounds / 2 / n;
+    return rg_cost(m, rounds, share * messages, share * bytes, 0);
 }
 
 static uint32_t run(const rg_coll_desc_t *d, uint32_t v, uint32_t n, rg_span_t *span) {

@@ -10,6 +10,13 @@
 /* All segments together. Not where given lengths differ by rank. */
 static inline double seg_bytes(const rg_coll_desc_t *d) { return (double)rg_seg_total(d) * d->elem_size; }
 
+/* For cost(): rounds of messages that may be large. A large one costs what several do, or algorithms that cut theirs
+ * would look worse for it; and a round ends with its slowest message, where those who pass pieces on do not wait. */
+#define SEG_ROUNDS_COST 1.1
+static inline double seg_messages(double bytes, double messages) {
+    return bytes / 131072 > messages ? bytes / 131072 : messages;
+}
+
 /* Whether neighbours in rank are neighbours in memory. */
 static inline int seg_dense(const rg_coll_desc_t *d) { return d->offs == NULL && d->lens == NULL; }
 
