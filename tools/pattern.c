@@ -131,10 +131,15 @@ static uint64_t pattern_compare(rg_dtype_t dtype, rg_op_t op, const double *want
     return wrong;
 }
 
-uint64_t pattern_count_wrong(rg_dtype_t dtype, rg_op_t op, uint32_t n, const void *buf, uint64_t count) {
+uint64_t pattern_count_wrong_at(rg_dtype_t dtype, rg_op_t op, uint32_t n, uint64_t first, const void *buf,
+                                uint64_t count) {
     double want[PATTERN_PERIOD];
-    for (uint32_t i = 0; i < PATTERN_PERIOD; i++) want[i] = pattern_result(op, n, i);
+    for (uint32_t i = 0; i < PATTERN_PERIOD; i++) want[i] = pattern_result(op, n, first + i);
     return pattern_compare(dtype, op, want, buf, count);
+}
+
+uint64_t pattern_count_wrong(rg_dtype_t dtype, rg_op_t op, uint32_t n, const void *buf, uint64_t count) {
+    return pattern_count_wrong_at(dtype, op, n, 0, buf, count);
 }
 
 uint64_t pattern_count_as(rg_dtype_t dtype, uint32_t rank, const void *buf, uint64_t count) {

@@ -17,5 +17,8 @@ void pattern_fill(rg_dtype_t dtype, rg_op_t op, uint32_t rank, void *buf, uint64
 /* Number of elements that differ from the reduction over n ranks; broadcasts are checked with pattern_count_as(). */
 uint64_t pattern_count_wrong(rg_dtype_t dtype, rg_op_t op, uint32_t n, const void *buf, uint64_t count);
 uint64_t pattern_count_as(rg_dtype_t dtype, uint32_t rank, const void *buf, uint64_t count);
+/* The same for a part: buf begins with element `first` of the reduction. */
+uint64_t pattern_count_wrong_at(rg_dtype_t dtype, rg_op_t op, uint32_t n, uint64_t first, const void *buf,
+                                uint64_t count);
 
 #endif

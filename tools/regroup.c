@@ -14,6 +14,8 @@ static const char tool_help[] =
     "  coordinator   run a coordinator: the meeting point of groups\n"
     "  run           start a program N times on this host as one group, with faults on request\n"
     "  bench         measure a collective and check its results\n"
+    "  explain       which algorithm a collective takes, and why\n"
+    "  tune          measure all algorithms and write down the best\n"
     "  status        show the members that a coordinator knows\n"
     "  version       print the version\n"
     "\n"
@@ -85,6 +87,23 @@ int tool_duration(const char *text, uint64_t *ns) {
     return 1;
 }
 
+int tool_dtype(const char *text, rg_dtype_t *out) {
+    for (int i = 0; i < RG_DTYPE_COUNT; i++)
+        if (!strcmp(text, rg_dtype_name((rg_dtype_t)i))) return *out = (rg_dtype_t)i, 1;
+    return 0;
+}
+
+int tool_op(const char *text, rg_op_t *out) {
+    for (int i = 0; i < RG_OP_COUNT; i++)
+        if (!strcmp(text, rg_op_name((rg_op_t)i))) return *out = (rg_op_t)i, 1;
+    return 0;
+}
+
+void tool_env_bytes(const char *name, uint64_t *out) {
+    uint64_t v;
+    if (tool_bytes(getenv(name), &v)) *out = v;
+}
+
 uint64_t tool_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -95,9 +114,8 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } commands[] = {
-        { "coordinator", tool_coordinator }, { "run", tool_run }, { "bench", tool_bench }, { "status", tool_status }
-    };
+    } commands[] = { { "coordinator", tool_coordinator }, { "run", tool_run },         { "bench", tool_bench },
+                     { "status", tool_status },           { "explain", tool_explain }, { "tune", tool_tune } };
     const char *name = argc > 1 ? argv[1] : NULL;
     if (!name) {
         fputs(tool_help, stderr);

@@ -1,5 +1,6 @@
 /* status.c: `regroup status`: asks a coordinator for its roll and prints it as a table or as the JSON it came as. It
  * relies on the JSON that rg_coordinator_status() documents in docs/regroup-command.md, and changes nothing. */
+#include "sched/sched.h"
 #include "tool.h"
 
 #include <getopt.h>
@@ -12,7 +13,8 @@ static const char status_help[] =
     "\n"
     "Shows the groups of the coordinator at ADDRESS (\"host:port\", \"[v6]:port\"; RG_COORDINATOR when not given): "
     "for\n"
-    "every member its rank, identity, label, address, boundary, bytes moved and the age of its last heartbeat.\n"
+    "every member its rank, identity, label, address, boundary, bytes moved and the age of its last heartbeat; then\n"
+    "which host and site it is on (equal marks are one place) and what its links take.\n"
     "\n"
     "  -j, --json        the roll as JSON\n"
     "  -t, --timeout S   how long to wait (5)\n"
@@ -41,6 +43,28 @@ static void status_bytes(char *buf, size_t cap, json_int_t bytes) {
     snprintf(buf, cap, "%.0f %s", v, unit[u]);
 }
 
+/* What a member measured of its links, as far as it is there: "shm 0.4us" on its host, else "tcp 12us"; then what it
+ * takes to other hosts and sites. */
+static void status_links(char *buf, size_t cap, json_t *m) {
+    static const char *const names[RG_NET_KINDS] = { "tcp", "site", "far" };
+    uint8_t bytes[RG_NET_BYTES] = { 0 };
+    const char *s = json_string_value(json_object_get(m, "links"));
+    size_t at = 0;
+    rg_net_t net;
+    for (size_t i = 0; s && i < RG_NET_BYTES && strlen(s) == 2 * RG_NET_BYTES; i++) {
+        char two[3] = { s[2 * i], s[2 * i + 1], 0 };
+        bytes[i] = (uint8_t)strtoul(two, NULL, 16);
+    }
+    rg_net_unpack(bytes, &net);
+    snprintf(buf, cap, "-");
+    for (int k = 0; k < RG_NET_KINDS && at < cap; k++) {
+        if (!net.link[k].latency_ns) continue;
+        const char *name = k == 0 && net.shared ? "shm" : names[k];
+        at += (size_t)snprintf(buf + at, cap - at, "%s%s %.3gus", at ? ", " : "", name,
+                               (double)net.link[k].latency_ns / 1e3);
+    }
+}
+
 static void status_table(json_t *all) {
     size_t i, k;
     json_t *group, *m;
@@ -48,17 +72,20 @@ static void status_table(json_t *all) {
         json_t *members = json_object_get(group, "members");
         printf("group %s: %zu members, epoch %lld\n", status_text(group, "name"), json_array_size(members),
                (long long)status_int(group, "epoch"));
-        printf("%5s %-10s %-9s %-16s %-22s %8s %8s %10s %10s %10s\n", "rank", "state", "identity", "label", "address",
-               "pid", "boundary", "sent", "received", "heard");
+        printf("%5s %-10s %-9s %-16s %-22s %8s %8s %10s %10s %10s  %-6s %-6s %s\n", "rank", "state", "identity",
+               "label", "address", "pid", "boundary", "sent", "received", "heard", "host", "site", "links");
         json_array_foreach(members, k, m) {
-            char rank[16] = "-", sent[32], received[32];
+            char rank[16] = "-", sent[32], received[32], links[96];
+            const char *site = json_string_value(json_object_get(m, "site"));
+            status_links(links, sizeof links, m);
             if (status_int(m, "rank") >= 0) snprintf(rank, sizeof rank, "%lld", (long long)status_int(m, "rank"));
             status_bytes(sent, sizeof sent, status_int(m, "bytes_sent"));
             status_bytes(received, sizeof received, status_int(m, "bytes_received"));
-            printf("%5s %-10s %-9.8s %-16.16s %-22s %8lld %8lld %10s %10s %7.0f ms\n", rank, status_text(m, "state"),
-                   status_text(m, "identity"), status_text(m, "label"), status_text(m, "address"),
-                   (long long)status_int(m, "pid"), (long long)status_int(m, "boundary"), sent, received,
-                   json_number_value(json_object_get(m, "heartbeat_age_ms")));
+            printf("%5s %-10s %-9.8s %-16.16s %-22s %8lld %8lld %10s %10s %7.0f ms  %-6.6s %-6.6s %s\n", rank,
+                   status_text(m, "state"), status_text(m, "identity"), status_text(m, "label"),
+                   status_text(m, "address"), (long long)status_int(m, "pid"), (long long)status_int(m, "boundary"),
+                   sent, received, json_number_value(json_object_get(m, "heartbeat_age_ms")), status_text(m, "host"),
+                   site && *site ? site : "-", links);
         }
     }
     if (!json_array_size(json_object_get(all, "groups"))) printf("no groups\n");

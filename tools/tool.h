@@ -1,5 +1,6 @@
-/* tool.h: what the subcommands of `regroup` share. They use the library through regroup.h only, print results on
- * standard output and everything else on standard error, and end with one of three exit codes. */
+/* tool.h: what the subcommands of `regroup` share. They use the library through regroup.h only (but for model.h, which
+ * looks at its pure part), print results on standard output and everything else on standard error, and end with one of
+ * three exit codes. */
 #ifndef RG_TOOL_H
 #define RG_TOOL_H
 
@@ -14,6 +15,13 @@ int tool_coordinator(int argc, char **argv);
 int tool_run(int argc, char **argv);
 int tool_bench(int argc, char **argv);
 int tool_status(int argc, char **argv);
+int tool_explain(int argc, char **argv);
+int tool_tune(int argc, char **argv);
+
+/* Runs member(arg) in n forked processes with a coordinator of their own, which the environment (RG_...) tells them;
+ * the group is called like the command. Returns the first code other than 0 that one of them ends with. */
+typedef int (*tool_member)(void *arg);
+int tool_local(const char *command, uint64_t n, tool_member member, void *arg);
 
 /* "regroup COMMAND: text" on standard error. tool_usage() adds where help is and returns TOOL_USAGE, tool_failed()
  * returns TOOL_FAILED. */
@@ -24,6 +32,9 @@ int tool_failed(const char *command, const char *fmt, ...) __attribute__((format
 int tool_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 int tool_bytes(const char *text, uint64_t *out);   /* "4096", "64K", "1M", "2G" (powers of 1024) */
 int tool_duration(const char *text, uint64_t *ns); /* "2.5", "2.5s", "800ms" */
+int tool_dtype(const char *text, rg_dtype_t *out);
+int tool_op(const char *text, rg_op_t *out);
+void tool_env_bytes(const char *name, uint64_t *out); /* when the variable is set to a size */
 
 uint64_t tool_now_ns(void); /* CLOCK_MONOTONIC */
 

@@ -42,7 +42,7 @@ ok run__bad_fault both 2 "not what this option takes" run -n 2 --kill 1 -- true
 ok run__fault_of_a_peer_that_is_none both 2 "there is no peer 9" run -n 2 --kill 9@1 -- true
 ok run__fault_of_a_peer_that_joins__taken both 1 "did not take place" run -n 1 --join match=never --kill 1@match=never -- true
 ok run__bad_time both 2 "not what this option takes" run -n 2 --join soon -- true
-ok bench__unknown_collective both 2 "no collective" bench all_gather
+ok bench__unknown_collective both 2 "no collective" bench all_scatter
 ok bench__sizes_the_wrong_way_round both 2 "larger" bench all_reduce -b 2M -e 1M
 ok status__nobody_there both 1 "127.0.0.1:1" status 127.0.0.1:1 --timeout 2
 ok coordinator__address_that_is_none exits 1 coordinator --listen nonsense
