@@ -10,7 +10,8 @@
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
 typedef struct rg_coord_layout {
-    size_t seats, roster, rank_seat, next_rank, conns, ids, sets, lost, maps, set_maps, reports, activate, out, acts, total;
+    size_t seats, roster, rank_seat, next_rank, conns, ids, sets, lost, maps, set_maps, reports, activate, out, acts,
+        total;
     size_t reports_n, activate_n, out_n;
     uint32_t cells, acts_n, map_len;
 } rg_coord_layout_t;

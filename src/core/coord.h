@@ -78,7 +78,7 @@ typedef struct rg_tally {
     uint32_t like_sig, like_other, sig_rank, other_rank, done_rank;
     uint64_t sig_id, other_id, done_id, computed, numbering, blame;
     int32_t status;
-    uint32_t map;         /* offset of the two maps of FORWARD; only where there can be one */
+    uint32_t map; /* offset of the two maps of FORWARD; only where there can be one */
     uint32_t cell, stream_cell;
     uint16_t stream_next; /* of the same set and tag: index + 1 */
     uint16_t set_at;

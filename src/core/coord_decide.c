@@ -1,6 +1,6 @@
-/* coord_decide.c: what becomes of each operation after a fault (rules D of docs/protocol.md). It relies on coord_tally.c,
- * which has added up the reports of exactly the members of the new view: whoever is not in it decides nothing. Each
- * operation is decided on its own participants alone. The same reports always give the same decisions. */
+/* coord_decide.c: what becomes of each operation after a fault (rules D of docs/protocol.md). It relies on
+ * coord_tally.c, which has added up the reports of exactly the members of the new view: whoever is not in it decides
+ * nothing. Each operation is decided on its own participants alone. The same reports always give the same decisions. */
 #include "core/coord.h"
 
 #include <string.h>
@@ -166,8 +166,8 @@ static void decide_one(const rg_coord_t *c, const rg_tally_t *t, rg_decision_t *
         d->have = c->maps + t->map;
         d->donor = d->have + c->map_len;
     } else if (started || (t->marked && t->sig.root)) { /* D6: who is to start it has been told what its root means */
-        if (t->done) abort_passed(t, d, text); /* D4 */
-        else restart_or_abort(c, t, d, text);  /* D5 */
+        if (t->done) abort_passed(t, d, text);          /* D4 */
+        else restart_or_abort(c, t, d, text);           /* D5 */
     }
     /* D7: nobody has started it: other marks of earlier decisions have lost their reason. */
 }

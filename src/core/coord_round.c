@@ -32,8 +32,8 @@ static void write_listed(const rg_coord_t *c, rg_w_t *w, uint32_t from) {
     }
 }
 
-/* The view of next_rank[0..n) as a change of the present one, of old_n members: who has it needs no more, and in a large
- * group the whole is a thousand times as long. */
+/* The view of next_rank[0..n) as a change of the present one, of old_n members: who has it needs no more, and in a
+ * large group the whole is a thousand times as long. */
 static void write_changes(const rg_coord_t *c, rg_w_t *w, uint32_t old_n) {
     uint32_t gone = 0, kept = 0, changed = 0;
     write_head(c, w, 0);

@@ -152,8 +152,7 @@ static void add_passed(rg_coord_t *c, const rg_report_head_t *h, rg_r_t *r) {
         rg_r_stream_report(r, &st);
         for (uint16_t k = c->stream_hash[stream_cell(c, st.set, st.tag)]; k; k = c->tally[k - 1].stream_next) {
             rg_tally_t *t = &c->tally[k - 1];
-            if (t->key.gen != st.gen ? t->key.gen < st.gen : (uint32_t)t->key.op < st.next)
-                touch(c, t, RG_OPS_DONE);
+            if (t->key.gen != st.gen ? t->key.gen < st.gen : (uint32_t)t->key.op < st.next) touch(c, t, RG_OPS_DONE);
         }
     }
 }

@@ -14,8 +14,8 @@
 #define RG_CORE_ADDR_MAX 512
 #define RG_CORE_NAME_MAX 64
 #define RG_CORE_TEXT_MAX 256
-#define RG_CORE_NET 6 /* latency and bandwidth class of links: same host, same site, elsewhere */
-#define RG_CORE_MAX_OPS 512     /* operations of one member that are not finished everywhere */
+#define RG_CORE_NET 6       /* latency and bandwidth class of links: same host, same site, elsewhere */
+#define RG_CORE_MAX_OPS 512 /* operations of one member that are not finished everywhere */
 #define RG_CORE_MAX_MESSAGE (1u << 20)
 
 /* ---- Things that both sides and the wire know ------------------------------------------------------------------ */
@@ -24,7 +24,9 @@
  * the set of members that take part: RG_SET_ALL, a pair (sender and receiver of a message), or a sub-group, whose
  * members the engine has told the core with rg_member_set_define(). Operations of a set other than ALL are matched
  * like tagged ones: rule L only, in any order with those of other sets. */
-typedef struct rg_op_key { uint64_t gen, op, set; } rg_op_key_t; /* op = tag << 32 | seq; tag 0: matched by order */
+typedef struct rg_op_key {
+    uint64_t gen, op, set;
+} rg_op_key_t; /* op = tag << 32 | seq; tag 0: matched by order */
 #define RG_SET_ALL 0u
 #define RG_SET_PAIR (1ull << 63) /* | sender's id << 31 | receiver's id; sub-groups have this bit clear */
 #define RG_SET_ID_MAX 0x7fffffffu
@@ -37,7 +39,7 @@ typedef struct rg_op_sig {
     uint8_t rule_l;                    /* 1: rule L, 0: rule S */
     uint64_t root;                     /* member id of the root, 0 if the operation has none */
     uint64_t count;
-    uint32_t variant;                  /* hash of whatever else must agree (algorithm, chunk) */
+    uint32_t variant; /* hash of whatever else must agree (algorithm, chunk) */
 } rg_op_sig_t;
 
 typedef struct rg_core_member {
@@ -58,7 +60,7 @@ typedef struct rg_core_view {
     uint64_t epoch, parent, term, term_owner;
     uint64_t data_epoch; /* own epoch for FIRST and RECOVERY, the parent's for JOIN (G5) */
     rg_view_kind_t kind;
-    uint64_t cut;        /* JOIN: first generation of the newcomers */
+    uint64_t cut; /* JOIN: first generation of the newcomers */
     uint32_t n;
     rg_core_member_t *members; /* rank order: survivors keep theirs, newcomers are appended */
 } rg_core_view_t;
@@ -75,8 +77,8 @@ typedef struct rg_member_params {
     uint32_t addr_len;
     uint64_t host, site;
     uint32_t cores, pid;
-    uint32_t min_size, order;       /* as in rg_config */
-    uint32_t fixed_n, fixed_rank;   /* rg_group_init_rank(): n (0: not used) and rank */
+    uint32_t min_size, order;     /* as in rg_config */
+    uint32_t fixed_n, fixed_rank; /* rg_group_init_rank(): n (0: not used) and rank */
 } rg_member_params_t;
 
 size_t rg_member_size(uint32_t max_members); /* bytes of zeroed memory, aligned as malloc's, that rg_member_init()
@@ -107,7 +109,8 @@ typedef enum rg_mev {
 typedef struct rg_member_event {
     rg_mev_t type;
     uint64_t now_ns;
-    const uint8_t *bytes; size_t len;
+    const uint8_t *bytes;
+    size_t len;
     uint64_t peer;
     uint64_t gen;
     uint64_t note;
@@ -120,9 +123,9 @@ typedef struct rg_member_event {
 } rg_member_event_t;
 
 typedef enum rg_mact {
-    RG_MACT_SEND,      /* bytes, len to the coordinator */
-    RG_MACT_CONNECT,   /* establish the data link to `peer` (member->identity, addr); dial says who dials */
-    RG_MACT_DISCONNECT,/* `peer` is gone for good: drop its link */
+    RG_MACT_SEND,       /* bytes, len to the coordinator */
+    RG_MACT_CONNECT,    /* establish the data link to `peer` (member->identity, addr); dial says who dials */
+    RG_MACT_DISCONNECT, /* `peer` is gone for good: drop its link */
     RG_MACT_WELCOME,   /* the coordinator accepted us as a candidate: `peer` is our own member id, nonce is the group's,
                           heartbeat_ns */
     RG_MACT_JOINED,    /* first view active: rg_member_view() is valid; gen is our first generation */
@@ -136,23 +139,24 @@ typedef enum rg_mact {
                           is meant */
     RG_MACT_OP_COMMIT, /* show success. keep != 0: keep a private copy of the result until OP_RELEASE. computed: data
                           epoch of the result */
-    RG_MACT_OP_RELEASE,/* drop the copy: every participant has it */
-    RG_MACT_OP_RESTART,/* restore the input and run `key` again in the present data epoch */
-    RG_MACT_OP_FORWARD,/* restore the input, then receive the finished result from `peer` -> OP_FETCHED; `computed` as
-                          above */
-    RG_MACT_OP_SERVE,  /* send the kept copy of `key` to `peer` (which got OP_FORWARD, or will when it starts); comes
-                          last in a step */
-    RG_MACT_OP_ABORT,  /* restore the input and show status, blame `peer` (0: nobody), text */
-    RG_MACT_BOUNDARY,  /* generation `gen` may begin: the boundary call returns; rg_member_view() has who is in */
-    RG_MACT_NOTE,      /* stamp `note` on messages to members (watermark); flush != 0: send it now to everybody */
-    RG_MACT_EXPELLED,  /* we are out: status (EXPELLED, or CLOSED after LEAVE), text. Every open operation has got
-                          OP_ABORT */
-    RG_MACT_CONTROL    /* (re)connect to the coordinator */
+    RG_MACT_OP_RELEASE, /* drop the copy: every participant has it */
+    RG_MACT_OP_RESTART, /* restore the input and run `key` again in the present data epoch */
+    RG_MACT_OP_FORWARD, /* restore the input, then receive the finished result from `peer` -> OP_FETCHED; `computed` as
+                           above */
+    RG_MACT_OP_SERVE,   /* send the kept copy of `key` to `peer` (which got OP_FORWARD, or will when it starts); comes
+                           last in a step */
+    RG_MACT_OP_ABORT,   /* restore the input and show status, blame `peer` (0: nobody), text */
+    RG_MACT_BOUNDARY,   /* generation `gen` may begin: the boundary call returns; rg_member_view() has who is in */
+    RG_MACT_NOTE,       /* stamp `note` on messages to members (watermark); flush != 0: send it now to everybody */
+    RG_MACT_EXPELLED,   /* we are out: status (EXPELLED, or CLOSED after LEAVE), text. Every open operation has got
+                           OP_ABORT */
+    RG_MACT_CONTROL     /* (re)connect to the coordinator */
 } rg_mact_t;
 
 typedef struct rg_member_action {
     rg_mact_t type;
-    const uint8_t *bytes; size_t len;
+    const uint8_t *bytes;
+    size_t len;
     uint64_t peer;
     const rg_core_member_t *member;
     uint32_t dial;
@@ -200,8 +204,8 @@ typedef struct rg_coord rg_coord_t;
 typedef struct rg_coord_params {
     uint32_t max_members;
     uint64_t heartbeat_ns;
-    uint8_t nonce[16];     /* random, of this group */
-    uint64_t id;           /* of the coordinator: owner of its terms */
+    uint8_t nonce[16]; /* random, of this group */
+    uint64_t id;       /* of the coordinator: owner of its terms */
     char group[RG_CORE_NAME_MAX];
 } rg_coord_params_t;
 
@@ -213,7 +217,8 @@ typedef struct rg_coord_event {
     rg_cev_t type;
     uint64_t now_ns;
     uint64_t conn; /* chosen by the caller, never reused, never 0 */
-    const uint8_t *bytes; size_t len;
+    const uint8_t *bytes;
+    size_t len;
 } rg_coord_event_t;
 
 typedef enum rg_cact {
@@ -224,7 +229,8 @@ typedef enum rg_cact {
 typedef struct rg_coord_action {
     rg_cact_t type;
     uint64_t conn;
-    const uint8_t *bytes; size_t len;
+    const uint8_t *bytes;
+    size_t len;
     const char *text;
 } rg_coord_action_t;
 

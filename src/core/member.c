@@ -12,8 +12,7 @@
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
 typedef struct rg_member_layout {
-    size_t peers, cells, watermark, ids, serve, acts, members, next_members, sets, set_ids, set_scratch, leavers,
-        total;
+    size_t peers, cells, watermark, ids, serve, acts, members, next_members, sets, set_ids, set_scratch, leavers, total;
     uint32_t peers_cap, cells_n, acts_n, serve_bytes;
 } rg_member_layout_t;
 

@@ -11,15 +11,15 @@
 #define RG_MARKS_MAX 1024u                          /* decisions that wait for operations not started here */
 #define RG_ENT_MAX (RG_CORE_MAX_OPS + RG_MARKS_MAX) /* own operations, and marks */
 #define RG_ENT_HASH 4096u
-#define RG_KEEP_MAX 64u       /* copies of small results */
-#define RG_STREAMS_MAX 4096u  /* pairs of set and tag that are remembered */
+#define RG_KEEP_MAX 64u      /* copies of small results */
+#define RG_STREAMS_MAX 4096u /* pairs of set and tag that are remembered */
 #define RG_STREAM_HASH 8192u
-#define RG_DROPPED_MAX 256u   /* sub-groups that were given up here, whose operations need no marks */
+#define RG_DROPPED_MAX 256u      /* sub-groups that were given up here, whose operations need no marks */
 #define RG_SET_IDS_PER_MEMBER 8u /* ids in all sub-groups together, as a multiple of max_members */
-#define RG_TEXTS 64u          /* error texts of marked and failing operations */
-#define RG_MISSING_MAX 64u    /* links that a READY can name as missing */
-#define RG_FLUSH_EVERY 16u    /* small operations between two forced watermarks */
-#define RG_BOUNDARY_MEMORY 8u /* boundaries by which the next ones are foreseen */
+#define RG_TEXTS 64u             /* error texts of marked and failing operations */
+#define RG_MISSING_MAX 64u       /* links that a READY can name as missing */
+#define RG_FLUSH_EVERY 16u       /* small operations between two forced watermarks */
+#define RG_BOUNDARY_MEMORY 8u    /* boundaries by which the next ones are foreseen */
 #define RG_OUT_BYTES RG_CORE_MAX_MESSAGE
 
 typedef enum rg_ent_state {
@@ -61,10 +61,10 @@ typedef struct rg_stream {
 
 typedef struct rg_set {
     uint64_t id, hash;
-    uint32_t first, n;     /* its members, in set_ids */
-    uint64_t cached_gen;   /* number of participants of this generation in the present view, */
-    uint32_t cached_n;     /* kept because every end asks for it; 0: not known */
-    uint8_t named;         /* already in the report that is being written */
+    uint32_t first, n;   /* its members, in set_ids */
+    uint64_t cached_gen; /* number of participants of this generation in the present view, */
+    uint32_t cached_n;   /* kept because every end asks for it; 0: not known */
+    uint8_t named;       /* already in the report that is being written */
 } rg_set_t;
 
 /* Somebody that the new view has not any more, while it is being activated. */
@@ -135,7 +135,7 @@ struct rg_member {
     uint64_t serve;                  /* bit: the copy in this slot has receivers to be served */
     uint32_t serve_at;
     const char *why; /* the last start was not taken */
-    uint64_t floor; /* tagged operations of earlier generations cannot be started here any more */
+    uint64_t floor;  /* tagged operations of earlier generations cannot be started here any more */
     uint32_t n_streams;
     int streams_dirty;
     rg_stream_t stream[RG_STREAMS_MAX];
@@ -171,7 +171,7 @@ struct rg_member {
     uint32_t n_dec_sets;
     rg_leaver_t *leavers; /* of the activation that goes on, by rank */
     uint32_t n_leavers;
-    rg_r_t activate; /* its message */
+    rg_r_t activate;                /* its message */
     rg_core_member_t *next_members; /* the view under construction */
 };
 
@@ -208,8 +208,8 @@ void rg_ops_watermark(rg_member_t *m, uint64_t peer, uint64_t note);
 void rg_ops_min(rg_member_t *m);
 
 /* member_sets.c: who takes part in what, and how far each stream of operations has come */
-uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen);   /* of operations of the whole group */
-uint32_t rg_key_participants(rg_member_t *m, rg_op_key_t key); /* of any operation, in the present view */
+uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen);         /* of operations of the whole group */
+uint32_t rg_key_participants(rg_member_t *m, rg_op_key_t key);      /* of any operation, in the present view */
 int rg_key_has(const rg_member_t *m, rg_op_key_t key, uint64_t id); /* as the set was defined, whoever is left of it */
 int rg_member_in_view(const rg_member_t *m, uint64_t id);
 int rg_member_takes_part(const rg_member_t *m, uint64_t id, uint64_t gen); /* in the view, and old enough */

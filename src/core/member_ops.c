@@ -13,9 +13,7 @@ static uint32_t ent_hash(rg_op_key_t k) {
     return (uint32_t)(h >> 40) & (RG_ENT_HASH - 1);
 }
 
-static int key_same(rg_op_key_t a, rg_op_key_t b) {
-    return a.gen == b.gen && a.op == b.op && a.set == b.set;
-}
+static int key_same(rg_op_key_t a, rg_op_key_t b) { return a.gen == b.gen && a.op == b.op && a.set == b.set; }
 
 rg_ent_t *rg_ent_find(rg_member_t *m, rg_op_key_t key) {
     for (uint32_t i = ent_hash(key); m->hash[i]; i = (i + 1) & (RG_ENT_HASH - 1))

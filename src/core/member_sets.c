@@ -34,7 +34,8 @@ uint32_t rg_key_participants(rg_member_t *m, rg_op_key_t key) {
     if (key.set == RG_SET_ALL) return rg_ops_participants(m, key.gen);
     if (rg_set_is_pair(key.set)) {
         uint64_t from = rg_pair_from(key.set), to = rg_pair_to(key.set);
-        return (uint32_t)rg_member_takes_part(m, from, key.gen) + (uint32_t)(from != to && rg_member_takes_part(m, to, key.gen));
+        return (uint32_t)rg_member_takes_part(m, from, key.gen) +
+               (uint32_t)(from != to && rg_member_takes_part(m, to, key.gen));
     }
     rg_set_t *s = rg_set_find(m, key.set);
     if (!s) return 1;
@@ -221,7 +222,8 @@ static rg_status_t start_tagged(rg_member_t *m, rg_op_key_t key, const rg_op_sig
     if (rg_set_is_group(key.set) && !rg_set_find(m, key.set)) return RG_ERR_INVALID;
     const rg_stream_t *s = stream_of(m, key);
     m->why = "operations of one set and tag are numbered in the order of the calls";
-    if (key_seq(key) == UINT32_MAX || key.gen < m->floor || (s && (key.gen < s->gen || (key.gen == s->gen && key_seq(key) < s->next))))
+    if (key_seq(key) == UINT32_MAX || key.gen < m->floor ||
+        (s && (key.gen < s->gen || (key.gen == s->gen && key_seq(key) < s->next))))
         return RG_ERR_INVALID;
     if (s || m->n_streams < RG_STREAMS_MAX) return RG_OK;
     if (!m->fenced && key.gen >= m->gen) streams_forget(m);

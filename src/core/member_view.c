@@ -302,8 +302,7 @@ static int read_decisions(rg_member_t *m, rg_r_t *r, uint32_t *n, uint32_t membe
         const rg_decision_t *d = &m->dec[i];
         rg_r_decision(r, &m->dec[i]);
         if (r->bad || (d->verdict == RG_FORWARD && d->map_len < (members + 7) / 8)) return 0;
-        if (rg_set_is_group(d->key.set) &&
-            (d->set_at >= m->n_dec_sets || m->dec_set[d->set_at].set != d->key.set))
+        if (rg_set_is_group(d->key.set) && (d->set_at >= m->n_dec_sets || m->dec_set[d->set_at].set != d->key.set))
             return 0;
     }
     return rg_r_end(r);
@@ -316,7 +315,8 @@ static void adopt_members(rg_member_t *m, const rg_view_head_t *v) {
     for (uint32_t i = 0; i < v->n; i++) {
         const rg_core_member_t *mem = &m->next_members[i];
         rg_peer_t *p = rg_peer_find(m, mem->id);
-        m->scratch_ids[i] = p && p->rank >= 0 ? m->watermark[p->rank] : rg_key_note((rg_op_key_t){ mem->first_gen, 0, RG_SET_ALL });
+        m->scratch_ids[i] =
+            p && p->rank >= 0 ? m->watermark[p->rank] : rg_key_note((rg_op_key_t){ mem->first_gen, 0, RG_SET_ALL });
     }
     for (uint32_t i = 0; i < old_n; i++) {
         rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
@@ -594,10 +594,11 @@ static void carry_out_all(rg_member_t *m, uint32_t decisions, uint32_t old_n) {
         }
     }
     if (full) {
-        rg_member_expel(m, RG_ERR_RESOURCE,
-                        "more than 1024 operations that others have begun, and that ended with a fault, were never called "
-                        "here: all members must call the same ones; destroy the handle and join again",
-                        m->view.epoch);
+        rg_member_expel(
+            m, RG_ERR_RESOURCE,
+            "more than 1024 operations that others have begun, and that ended with a fault, were never called "
+            "here: all members must call the same ones; destroy the handle and join again",
+            m->view.epoch);
         return;
     }
     for (uint16_t i = stop ? m->first : 0; i && !m->broken;) {

@@ -108,9 +108,9 @@ static void judge_untouched(world_t *w, const ledger_t *l) {
         if (l->called >> q & 1 && (w->procs[q].gone || w->procs[q].renamed)) return;
     for (int q = 0; q < w->n_procs; q++)
         if (l->out[q].kind == 2)
-            sim_fail(w, "what no fault touches succeeds", "process %d: status %d, boundary %llu operation %llx of set %llx",
-                     q, l->out[q].status, (unsigned long long)l->key.gen, (unsigned long long)l->key.op,
-                     (unsigned long long)l->key.set);
+            sim_fail(w, "what no fault touches succeeds",
+                     "process %d: status %d, boundary %llu operation %llx of set %llx", q, l->out[q].status,
+                     (unsigned long long)l->key.gen, (unsigned long long)l->key.op, (unsigned long long)l->key.set);
 }
 
 void judge_end(world_t *w) {

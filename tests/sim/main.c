@@ -14,9 +14,9 @@
 static world_t world;
 static struct { uint64_t runs, failed, events, commits, aborts, restarts, forwards, views, joins, locals, narrow; } sum;
 
-static const char *const plant_names[] = { "none", "verdict",   "early",        "old-data", "old-done", "drop-view",
-                                           "cut",  "watermark", "no-link-news", "no-notes", "no-freeze",
-                                           "streams", "set-map", "no-abort" };
+static const char *const plant_names[] = { "none",      "verdict", "early",     "old-data",     "old-done",
+                                           "drop-view", "cut",     "watermark", "no-link-news", "no-notes",
+                                           "no-freeze", "streams", "set-map",   "no-abort" };
 
 static const char *run(uint64_t seed, plant_t plant, int trace) {
     sim_init(&world, seed, plant, trace);
@@ -120,8 +120,8 @@ int main(int argc, char **argv) {
            "forwards, %llu view changes, %llu joins, %llu ended alone, %llu of pairs and sub-groups, %.1f s\n",
            (unsigned long long)sum.runs, filed, (unsigned long long)sum.events, (unsigned long long)sum.commits,
            (unsigned long long)sum.aborts, (unsigned long long)sum.restarts, (unsigned long long)sum.forwards,
-           (unsigned long long)sum.views, (unsigned long long)sum.joins, (unsigned long long)sum.locals, (unsigned long long)sum.narrow,
-           (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) / 1e9);
+           (unsigned long long)sum.views, (unsigned long long)sum.joins, (unsigned long long)sum.locals,
+           (unsigned long long)sum.narrow, (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) / 1e9);
     printf("%llu passed, %llu failed, 0 skipped\n",
            (unsigned long long)(sum.runs - sum.failed + (all ? PLANT_END - 1 - missed : 0)),
            (unsigned long long)(sum.failed + (uint64_t)missed));

@@ -40,7 +40,8 @@ uint64_t proc_participants(world_t *w, const proc_t *p, rg_op_key_t key) {
     uint64_t mask = 0;
     for (uint32_t i = 0; i < v->n; i++) {
         int q = proc_of(w, v->members[i].id);
-        if (q >= 0 && v->members[i].first_gen <= key.gen && rg_key_has(p->core, key, v->members[i].id)) mask |= 1ull << q;
+        if (q >= 0 && v->members[i].first_gen <= key.gen && rg_key_has(p->core, key, v->members[i].id))
+            mask |= 1ull << q;
     }
     return mask;
 }

@@ -70,8 +70,8 @@ static void define(world_t *w, int node, uint64_t set, const uint64_t *ids, uint
 }
 
 static uint8_t kind_of(set_type type, uint64_t h) {
-    static const uint8_t more[] = { RG_KIND_REDUCE, RG_KIND_ALL_GATHER, RG_KIND_GATHER, RG_KIND_SCATTER,
-                                    RG_KIND_ALL_TO_ALL, RG_KIND_REDUCE_SCATTER };
+    static const uint8_t more[] = { RG_KIND_REDUCE,  RG_KIND_ALL_GATHER, RG_KIND_GATHER,
+                                    RG_KIND_SCATTER, RG_KIND_ALL_TO_ALL, RG_KIND_REDUCE_SCATTER };
     if (type == OF_PAIR) return RG_KIND_P2P;
     if ((h >> 16) % 4 == 0) return RG_KIND_BROADCAST;
     if ((h >> 16) % 7 == 1) return RG_KIND_BARRIER;
@@ -206,9 +206,7 @@ void proc_fail_some(world_t *w, int node) {
     if (!p->n_ops) return;
     const open_op_t *o = &p->ops[sim_below(w, p->n_ops)];
     w->ledger[o->ki].asked = 1;
-    rg_member_event_t ev = {
-        .type = RG_MEV_OP_FAIL, .key = o->key, .status = RG_ERR_CANCELLED, .text = "cancelled"
-    };
+    rg_member_event_t ev = { .type = RG_MEV_OP_FAIL, .key = o->key, .status = RG_ERR_CANCELLED, .text = "cancelled" };
     sim_trace(w, "process %d gives up boundary %llu operation %llx", node, (unsigned long long)ev.key.gen,
               (unsigned long long)ev.key.op);
     proc_event(w, node, &ev);

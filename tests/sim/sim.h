@@ -74,10 +74,10 @@ typedef struct open_op {
     int ki;
     rg_op_key_t key;
     rg_op_sig_t sig;
-    uint64_t expected;     /* whose data must be here before it is whole here */
-    uint64_t contributors; /* whose data are in the result, for all alike */
+    uint64_t expected;                    /* whose data must be here before it is whole here */
+    uint64_t contributors;                /* whose data are in the result, for all alike */
     uint64_t computed, everybody, called; /* called: who took part when the program called it */
-    int speaks;            /* its data are needed by others */
+    int speaks;                           /* its data are needed by others */
 } open_op_t;
 
 /* What a process has received for an operation, of the newest data epoch heard of. */

@@ -202,8 +202,7 @@ static inline void rig_op(rig_t *r, int i, rg_mev_t type, rg_op_key_t key, rg_op
 /* The last action of this type about this operation (or about nothing: gen 0, op 0), or NULL. */
 static inline const rig_note_t *told(rig_t *r, int i, rg_mact_t type, rg_op_key_t key) {
     for (uint32_t k = r->notes[i]; k-- > 0;)
-        if (r->note[i][k].type == type && r->note[i][k].key.gen == key.gen && r->note[i][k].key.op == key.op)
-            return &r->note[i][k];
+        if (r->note[i][k].type == type && rg_key_cmp(r->note[i][k].key, key) == 0) return &r->note[i][k];
     return NULL;
 }
 
