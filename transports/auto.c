@@ -16,8 +16,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-extern const rg_transport_t rg_transport_tcp;
-extern const rg_transport_t rg_transport_shm __attribute__((weak));
+extern const rg_transport_t rg_transport_shm, rg_transport_tcp;
 
 enum { NEAR = 0, FAR = 1 };
 
@@ -224,7 +223,6 @@ static void open_near(rg_tp_t *tp, const rg_tp_config_t *config, uint8_t *addr, 
     char line[sizeof(rg_error_t) + 80];
     rg_error_t err = { RG_OK, 0, "its address is too long" };
     side_t *s = &tp->side[NEAR];
-    if (!s->t) return;
     rg_status_t st = s->t->open(config, &s->tp, own, &own_len, &err);
     if (st == RG_OK) st = watch(tp, NEAR, &err);
     if (st == RG_OK) len = address_join(addr, *addr_len, own, own_len, tp->machine);

@@ -417,6 +417,11 @@ static int shm_arm(rg_tp_t *tp, int64_t *timeout_ns) {
     return 1;
 }
 
+static void shm_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) {
+    const link_t *l = link_at(tp, index);
+    *out = (rg_tp_link_info_t){ .shared = l && l->state == LINK_UP };
+}
+
 static int shm_wake_fd(rg_tp_t *tp) { return tp->epoll; }
 
 const rg_transport_t rg_transport_shm = {
@@ -435,4 +440,5 @@ const rg_transport_t rg_transport_shm = {
     .stats = shm_stats,
     .wake_fd = shm_wake_fd,
     .close = shm_close,
+    .link_info = shm_link_info,
 };

@@ -199,10 +199,15 @@ Test(config, struct_size__zero_garbage_or_newer__refused_unless_the_tail_is_zero
     rg_config_t in = RG_CONFIG_INIT;
     in.struct_size = 0;
     refuses(&in, RG_ERR_INVALID, "rg_config.struct_size is 0", "0", "RG_..._INIT");
-    in.struct_size = sizeof in - 1;
+    in.struct_size = RG_CONFIG_SIZE_FIRST - 1;
     refuses(&in, RG_ERR_INVALID, "rg_config.struct_size", "expected at least", "RG_..._INIT");
     in.struct_size = (size_t)0xa5a5a5a5a5a5a5a5ull;
     refuses(&in, RG_ERR_INVALID, "rg_config.struct_size", "expected", "RG_..._INIT");
+    in.struct_size = RG_CONFIG_SIZE_FIRST; /* a program built before site, host and tuning_file were there */
+    in.site = in.host = in.tuning_file = (const char *)1;
+    cr_assert_eq(resolve(&in), RG_OK, "%s", error.text);
+    cr_assert(!config.site && !config.host && !config.tuning_file);
+    rg_config_free(strings);
     newer.c.struct_size = sizeof newer;
     cr_assert_eq(resolve(&newer.c), RG_OK);
     cr_assert_eq(config.struct_size, sizeof config);
