@@ -164,10 +164,12 @@ static void run_then_scale(const rg_red_t *r, void *dst, const void *a, const vo
     size_t x_elem = r->x_acc ? acc : raw, y_elem = r->y_acc ? acc : raw, d_elem = r->dst_acc ? acc : raw;
     const char *x = swap ? b : a, *y = swap ? a : b;
     char *d = dst;
+    rg_red_t first = *r;
+    first.dst_acc = 1;
     while (n) {
         size_t m = n < BLOCK ? n : BLOCK;
         void *part = d_elem == acc ? (void *)d : block;
-        r->inner(r, part, x, y, m);
+        r->inner(&first, part, x, y, m);
         if (d_elem != acc) t->narrow[kind](d, part, m, r->dst_scale);
         else scale_acc(t, r->dtype, part, part, m, r->dst_scale);
         x += m * x_elem, y += m * y_elem, d += m * d_elem, n -= m;

@@ -364,7 +364,8 @@ OP size_t rescale_bytes(char *dst, const char *src, size_t n, double scale, int 
     uint8_t codes[128], becomes[128];
     V row[8];
     size_t i = 0;
-    if (n < 1024) return 0; /* the table costs as much as a few hundred elements */
+    /* The table costs as much as a few hundred elements. Infinity times 0 is a NaN of one sign for both. */
+    if (n < 1024 || (float)scale == 0) return 0;
     for (int c = 0; c < 128; c++) codes[c] = (uint8_t)c;
     rg_kernels_scalar.rescale[kind](becomes, codes, 128, scale);
     for (int k = 0; k < 8; k++) row[k] = repeat16(becomes + 16 * k);
