@@ -21,6 +21,44 @@ Test(join, three_wait_for_three__one_first_view_in_order_of_arrival) {
     rig_end(&r);
 }
 
+/* A millisecond passes; what was sent arrives 12 ms later, from and to other members 2 ms later still. */
+static void far_step(uint32_t *seen, uint64_t due[RIG_QUEUE]) {
+    r.now += 1000000;
+    rig_coord(&r, RG_CEV_TICK, 0, NULL, 0);
+    for (int i = 0; i < RIG_MAX; i++)
+        if (r.m[i]) rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_TICK });
+    for (; *seen != r.tail; ++*seen)
+        due[*seen % RIG_QUEUE] = r.now + 12000000 + 2000000 * (uint64_t)r.queue[*seen % RIG_QUEUE].node;
+    for (uint32_t at = r.head, end = r.tail; at != end; at++) {
+        rig_msg_t *m = &r.queue[at % RIG_QUEUE], got = *m;
+        if (!got.bytes || due[at % RIG_QUEUE] > r.now) continue;
+        m->bytes = NULL;
+        if (got.to_coord) rig_coord(&r, RG_CEV_MESSAGE, got.conn, got.bytes, got.len);
+        else rig_member(&r, got.node, (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = got.bytes, .len = got.len });
+        free(got.bytes);
+    }
+    while (r.head != r.tail && !r.queue[r.head % RIG_QUEUE].bytes) r.head++;
+}
+
+/* Each answer takes longer than the coordinator allows at first. It must not ask anew for ever. */
+Test(join, candidates_are_far_away__they_get_in_all_the_same) {
+    rig_start(&r, 8);
+    rg_coord_params_t slow = { .max_members = 8, .heartbeat_ns = 2000000000, .id = 7 };
+    cr_assert(rg_coord_init(r.coord, &slow) == 0); /* heartbeats are rare beside the answers */
+    for (int i = 0; i < 3; i++) {
+        r.m[i] = calloc(1, rg_member_size(RIG_MAX));
+        rg_member_params_t p = rig_params(i, 3);
+        cr_assert(rg_member_init(r.m[i], &p) == 0);
+        r.conn[i] = ++r.conns;
+        rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_CONTROL_UP });
+    }
+    static uint64_t due[RIG_QUEUE];
+    uint32_t seen = r.head;
+    for (int ms = 0; ms < 600 && !rg_member_view(r.m[0]); ms++) far_step(&seen, due);
+    cr_assert(rg_member_view(r.m[0]) && rg_member_view(r.m[0])->n == 3);
+    rig_end(&r);
+}
+
 Test(join, order_is_given__ranks_follow_it) {
     rig_start(&r, 8);
     for (int i = 0; i < 3; i++) {
