@@ -103,6 +103,11 @@ uint64_t rg_desc_elems(const rg_coll_desc_t *d, rg_buf_t buf) {
     }
 }
 
+uint64_t rg_desc_bytes(const rg_coll_desc_t *d) {
+    uint64_t elems = rg_kind_segmented(d->kind) ? rg_seg_total(d) : d->count;
+    return d->elem_size != 0 && elems > UINT64_MAX / d->elem_size ? UINT64_MAX : elems * d->elem_size;
+}
+
 int rg_desc_has(const rg_coll_desc_t *d, rg_buf_t buf) {
     int root = d->rank == d->root;
     switch (d->kind) {

@@ -35,11 +35,59 @@ rg_status_t rg_sched_verify(rg_schedule_t *const *s, uint32_t n, char *text, siz
 /* The table that the build makes from algorithms/. NULL-terminated. */
 extern const rg_algorithm_t *const rg_algorithms[];
 
-/* The algorithm of least cost that applies, or the one that `forced` ("all_reduce=ring,broadcast=tree", may be NULL)
- * names for this kind. Fills d->chunk (from chunk_bytes if not 0, else the algorithm's preference). NULL with text
- * when forced names none that applies. Depends on nothing but its arguments, which are equal on all members. */
+/* Bytes of the whole data of an operation, all segments together: what sizes in tuning files mean. */
+uint64_t rg_desc_bytes(const rg_coll_desc_t *d);
+
+/* Choices that were measured, from the text of a tuning file (tuning.c shows the form). Parsing gives INVALID with the
+ * number of the line in err, or NOMEM. */
+typedef struct rg_tuning rg_tuning_t;
+typedef struct rg_tuning_entry {
+    rg_kind_t kind;
+    uint32_t size, hosts;      /* 0: any */
+    uint64_t bytes;            /* for so many at most; UINT64_MAX: for all */
+    uint32_t chunk_bytes;      /* 0: the algorithm's own */
+    const rg_algorithm_t *alg; /* of rg_algorithms */
+} rg_tuning_entry_t;
+rg_status_t rg_tuning_parse(const char *text, size_t len, rg_tuning_t **out, char *err, size_t cap);
+void rg_tuning_free(rg_tuning_t *t);
+uint32_t rg_tuning_entries(const rg_tuning_t *t, const rg_tuning_entry_t **v);
+
+/* One line of such a file, with its newline; returns the length it has. */
+size_t rg_tuning_line(const rg_tuning_entry_t *e, char *buf, size_t cap);
+
+/* The entry for d: of the same collective, for the same number of hosts or any, for at least so many bytes, whose
+ * algorithm applies; of these the nearest in size (no further than a factor of 2), then the one that names the hosts,
+ * then the least limit of bytes, then the first. NULL when there is none. */
+const rg_tuning_entry_t *rg_tuning_find(const rg_tuning_t *t, const rg_coll_desc_t *d);
+
+/* What the caller wants: `forced` names algorithms ("all_reduce=ring,broadcast=tree", or NULL), which goes before the
+ * tuning file, which goes before the cost model; chunk_bytes (not 0) goes before everybody's own. */
+typedef struct rg_choice {
+    const char *forced;
+    const rg_tuning_t *tuning;
+    uint32_t chunk_bytes;
+} rg_choice_t;
+typedef enum rg_chosen { RG_CHOSEN_NONE, RG_CHOSEN_FORCED, RG_CHOSEN_TUNING, RG_CHOSEN_COST } rg_chosen_t;
+
+/* The algorithm for d, and d->chunk. NULL with text when forced names none that applies. why may be NULL. Depends on
+ * nothing but what is equal on all members. */
+const rg_algorithm_t *rg_sched_choose(rg_coll_desc_t *d, const rg_cost_model_t *m, const rg_choice_t *how,
+                                      rg_chosen_t *why, char *text, size_t cap);
+
+/* The same without a tuning file. */
 const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *m, const char *forced,
                                       uint32_t chunk_bytes, char *text, size_t cap);
+
+/* What is predicted for every algorithm of d's kind, in the order of the table: at most cap of them are written, and
+ * how many there are is returned. */
+typedef struct rg_prediction {
+    const rg_algorithm_t *alg;
+    int applies;
+    double seconds; /* these two only if it applies */
+    uint64_t chunk; /* elements */
+} rg_prediction_t;
+size_t rg_sched_explain(const rg_coll_desc_t *d, const rg_cost_model_t *m, const rg_choice_t *how, rg_prediction_t *out,
+                        size_t cap);
 
 /* What a view says about its links, equal on all members. Kinds of links: [0] inside a host, [1] inside a site, up to
  * [levels], the others (as in the topology; levels 0: one kind). latency is one way, in seconds, bandwidth in bytes per

@@ -142,8 +142,9 @@ static int parse_item(const char *item, size_t len, rg_kind_t kind, const rg_alg
         return 1;
     }
     say(t,
-        "algorithm: '%.*s' is no operation; expected all_reduce=NAME, broadcast=NAME, barrier=NAME or a NAME alone, "
-        "separated by commas. There are ",
+        "algorithm: '%.*s' is no operation; expected all_reduce=NAME, broadcast=NAME, ... or a NAME alone, separated "
+        "by "
+        "commas. There are ",
         (int)left, item);
     say_all(t);
     return 0;
@@ -164,8 +165,7 @@ static int parse(const char *list, rg_kind_t kind, const rg_algorithm_t **found,
     return 1;
 }
 
-/* ---- Choice
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Choice ---------------------------------------------------------------------------------------------------- */
 
 static void set_chunk(rg_coll_desc_t *d, const rg_algorithm_t *a, uint32_t chunk_bytes) {
     uint64_t elem = d->elem_size == 0 ? 1 : d->elem_size;
@@ -193,13 +193,34 @@ static int applies(const rg_algorithm_t *a, const rg_coll_desc_t *d) {
     return a->kind == d->kind && (a->applies == NULL || a->applies(d));
 }
 
-const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *m, const char *forced,
-                                      uint32_t chunk_bytes, char *text, size_t cap) {
+/* The first of least cost: a tie goes to the first of the table, which is sorted by name. */
+static const rg_algorithm_t *cheapest(rg_coll_desc_t *all, const rg_cost_model_t *m, uint32_t chunk_bytes) {
+    const rg_algorithm_t *best = NULL;
+    uint64_t chunk = 1;
+    double least = 0;
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
+        if (!applies(*a, all)) continue;
+        set_chunk(all, *a, chunk_bytes);
+        double cost = (*a)->cost(all, m);
+        if (best != NULL && cost >= least) continue;
+        best = *a;
+        least = cost;
+        chunk = all->chunk;
+    }
+    all->chunk = chunk;
+    return best;
+}
+
+const rg_algorithm_t *rg_sched_choose(rg_coll_desc_t *d, const rg_cost_model_t *m, const rg_choice_t *how,
+                                      rg_chosen_t *why, char *text, size_t cap) {
     text_t t = { text, cap, 0 };
+    rg_chosen_t none;
+    if (why == NULL) why = &none;
+    *why = RG_CHOSEN_NONE;
     if (cap != 0) text[0] = 0;
     const rg_algorithm_t *best = NULL;
     rg_coll_desc_t all = known_to_all(d);
-    if (forced != NULL && !parse(forced, d->kind, &best, &t)) return NULL;
+    if (how->forced != NULL && !parse(how->forced, d->kind, &best, &t)) return NULL;
     if (best != NULL && !applies(best, &all)) {
         say(&t,
             "algorithm: %s=%s was asked for, but it cannot do %llu elements of %u bytes on %u members%s; ask for "
@@ -210,23 +231,43 @@ const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *
         say(&t, ", or for none");
         return NULL;
     }
+    const rg_tuning_entry_t *entry = best == NULL ? rg_tuning_find(how->tuning, &all) : NULL;
     if (best != NULL) {
-        set_chunk(&all, best, chunk_bytes);
-        d->chunk = all.chunk;
-        return best;
-    }
-    double least = 0;
-    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
-        if (!applies(*a, &all)) continue;
-        set_chunk(&all, *a, chunk_bytes);
-        double cost = (*a)->cost(&all, m);
-        /* A tie goes to the first of the table, which is sorted by name. */
-        if (best == NULL || cost < least) {
-            best = *a;
-            least = cost;
-            d->chunk = all.chunk;
-        }
+        *why = RG_CHOSEN_FORCED;
+        set_chunk(&all, best, how->chunk_bytes);
+    } else if (entry != NULL) {
+        *why = RG_CHOSEN_TUNING;
+        best = entry->alg;
+        set_chunk(&all, best, how->chunk_bytes != 0 ? how->chunk_bytes : entry->chunk_bytes);
+    } else if ((best = cheapest(&all, m, how->chunk_bytes)) != NULL) {
+        *why = RG_CHOSEN_COST;
     }
     if (best == NULL) say(&t, "algorithm: none can do this operation");
+    else d->chunk = all.chunk;
     return best;
+}
+
+const rg_algorithm_t *rg_sched_select(rg_coll_desc_t *d, const rg_cost_model_t *m, const char *forced,
+                                      uint32_t chunk_bytes, char *text, size_t cap) {
+    rg_choice_t how = { forced, NULL, chunk_bytes };
+    return rg_sched_choose(d, m, &how, NULL, text, cap);
+}
+
+size_t rg_sched_explain(const rg_coll_desc_t *d, const rg_cost_model_t *m, const rg_choice_t *how, rg_prediction_t *out,
+                        size_t cap) {
+    size_t n = 0;
+    rg_coll_desc_t all = known_to_all(d);
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
+        if ((*a)->kind != d->kind) continue;
+        if (n < cap) {
+            out[n] = (rg_prediction_t){ .alg = *a, .applies = applies(*a, &all) };
+            if (out[n].applies) {
+                set_chunk(&all, *a, how->chunk_bytes);
+                out[n].seconds = (*a)->cost(&all, m);
+                out[n].chunk = all.chunk;
+            }
+        }
+        n++;
+    }
+    return n;
 }
