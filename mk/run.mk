@@ -1,6 +1,6 @@
 # The targets that run things on this host: the demo, the kill test, the benchmarks, the fuzzer.
 
-KILLS ?= 200
+KILLS ?= $(if $(KINDS),2000,200)
 SEED ?= 1
 FUZZ_SECONDS ?= 20
 BENCH_SRC := $(sort $(wildcard bench/*.c))
@@ -17,11 +17,13 @@ demo:
 	@$(MAKE) --no-print-directory all BUILD=$(BUILD) SAN=$(SAN)
 	@bash scripts/demo.sh $(BUILD)
 
-# KILL_BYTES, the size of the operation that is hit, passes through the environment (64 MiB).
+# KILL_BYTES, the size of the operations that are hit, passes through the environment (64 MiB). KINDS=all hits every kind
+# of operation and sub-groups (KILL_BYTES: of the largest; 1 MiB), KINDS=all_gather,sub_broadcast some of them, one after
+# the other; TRANSPORT=tcp or shm says over what.
 check-kills:
 	@sh scripts/setup.sh
 	@$(MAKE) --no-print-directory $(BUILD)/tests/procs BUILD=$(BUILD) SAN=$(SAN)
-	@KILLS=$(KILLS) SEED=$(SEED) $(BUILD)/tests/procs kills
+	@KILLS=$(KILLS) SEED=$(SEED) KINDS=$(KINDS) $(if $(TRANSPORT),RG_TRANSPORT=$(TRANSPORT)) $(BUILD)/tests/procs kills
 
 bench: all $(BENCH)
 	@for n in 2 4; do echo "all_reduce, $$n members:"; $(BUILD)/regroup bench all_reduce -n $$n -b 4K -e 64M -f 4 || exit 1; done

@@ -1,5 +1,6 @@
 /* main.c: the tests with real processes as one program: `procs` runs all of them briefly, `procs NAME` one of them,
- * `procs kills` the long kill test (KILLS, SEED, KILL_BYTES in the environment; its last line is a JSON summary).
+ * `procs kills` the long kill test (KILLS, SEED, KILL_BYTES in the environment; its last line is a JSON summary), and
+ * with KINDS ("all", or names with commas between) the one over all kinds of operations.
  * It relies on the tests to bound their own time. */
 #include "procs.h"
 
@@ -21,6 +22,8 @@ static void kills_briefly(void) {
                   { "kills__large_operations__survivors_agree", 4u << 20 } };
     unsigned seed = (unsigned)number("SEED", 1);
     procs_case("kills__planted_disagreements__found", check_kills_planted());
+    procs_case("kinds__planted_disagreements__found", check_kinds_planted());
+    procs_case("kinds__every_kind_and_sub_groups__survivors_agree", check_kinds(25, seed, "all", 100000) == 0);
     for (unsigned i = 0; i < 3; i++) procs_case(cases[i].name, check_kills(12, seed + i, cases[i].bytes, 0) == 0);
 }
 
@@ -37,6 +40,9 @@ int main(int argc, char **argv) {
                   { "kills-briefly", kills_briefly } };
     int found = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 1 && !strcmp(argv[1], "kills") && getenv("KINDS") && *getenv("KINDS"))
+        return check_kinds((int)number("KILLS", 2000), (unsigned)number("SEED", 1), getenv("KINDS"),
+                           (size_t)number("KILL_BYTES", 1u << 20) / 4);
     if (argc > 1 && !strcmp(argv[1], "kills"))
         return check_kills((int)number("KILLS", 200), (unsigned)number("SEED", 1),
                            (size_t)number("KILL_BYTES", 64u << 20), 1);
