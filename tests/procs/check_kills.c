@@ -246,7 +246,8 @@ static void judge(struct tally *t, uint64_t gen) {
     const struct record *first = NULL;
     for (int i = 0; i < N; i++) {
         const struct record *r = find(i, gen);
-        if (!r) continue;
+        /* What a member saw last before it died binds nobody: it may have shown a result whose bytes died with it. */
+        if (!r || (sh->workers[i].killed && gen == last_gen(i))) continue;
         if (r->wrong) say(t, gen, i, "wrong values for its contributors");
         if (!r->intact) say(t, gen, i, "input not intact");
         if (r->status && r->on_fault != RG_RETURN) say(t, gen, i, "an error under RETRY");
