@@ -4,6 +4,7 @@
 #include "model.h"
 #include "tool.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ static const char explain_help[] =
     "      --deterministic      only algorithms that add up in rank order\n"
     "  -a, --algorithm LIST     as RG_ALGORITHM, which counts as well\n"
     "      --chunk SIZE         as RG_CHUNK_BYTES, which counts as well\n"
+    "      --tuning-file FILE   as RG_TUNING_FILE, which counts as well\n"
     "      --rank RANK          whose steps are printed (0)\n"
     "      --steps              print all of them, not only the first 48\n"
     "  -j, --json               choice and predictions as one JSON object\n"
@@ -46,7 +48,9 @@ struct explain {
     struct model m;
     uint64_t bytes, count, small, n, hosts, sites, cores, rank, chunk;
     int tcp, deterministic, steps, json;
-    const char *coordinator, *group, *forced;
+    const char *coordinator, *group, *forced, *tuning_file;
+    rg_tuning_t *tuning;
+    rg_chosen_t why; /* who has chosen */
 };
 
 /* One algorithm of the table, looked at for this call. */
@@ -58,15 +62,15 @@ struct candidate {
     uint64_t sends, sent;
 };
 
-static void consider(struct explain *e, const rg_algorithm_t *alg, struct candidate *k) {
-    char one[96], text[256];
+/* The steps of the rank looked at, and what it sends. */
+static void consider(struct explain *e, const rg_prediction_t *p, struct candidate *k) {
     memset(k, 0, sizeof *k);
-    k->alg = alg;
+    k->alg = p->alg;
+    if (!p->applies) return;
     k->d = model_desc(&e->m, &e->c, e->count, (uint32_t)e->rank, e->small, e->deterministic);
-    snprintf(one, sizeof one, "%s=%s", rg_kind_name(alg->kind), alg->name);
-    if (rg_sched_select(&k->d, &e->m.cost, one, (uint32_t)e->chunk, text, sizeof text) != alg) return;
-    k->seconds = alg->cost(&k->d, &e->m.cost);
-    if (rg_sched_build(alg, &k->d, &k->s) != RG_OK) k->s = NULL;
+    k->d.chunk = p->chunk;
+    k->seconds = p->seconds;
+    if (rg_sched_build(p->alg, &k->d, &k->s) != RG_OK) k->s = NULL;
     for (uint32_t i = 0; k->s && i < k->s->n_steps; i++) {
         const rg_step_t *x = &k->s->steps[i];
         if (x->kind != RG_STEP_SEND) continue;
@@ -143,20 +147,26 @@ static int by_cost(const void *x, const void *y) {
     return (a->seconds > b->seconds) - (a->seconds < b->seconds);
 }
 
+static const char *explain_why(const struct explain *e) {
+    static const char *const texts[] = { "nobody", "the caller (RG_ALGORITHM)", "the tuning file", "the cost model" };
+    return texts[e->why];
+}
+
 static int explain_show(struct explain *e, struct candidate *k, uint32_t n, const rg_algorithm_t *chosen) {
     int rc = TOOL_OK;
     if (e->json) {
         json_t *list = json_array();
         for (uint32_t i = 0; i < n; i++) json_array_append_new(list, candidate_json(&k[i], chosen));
-        json_t *all = json_pack("{s:s s:I s:I s:b s:s s:o}", "collective", coll_name(e->c.kind), "bytes",
+        json_t *all = json_pack("{s:s s:I s:I s:b s:s s:s s:o}", "collective", coll_name(e->c.kind), "bytes",
                                 (json_int_t)coll_bytes(&e->c, e->count), "ranks", (json_int_t)e->m.n, "measured",
-                                e->m.measured, "choice", chosen->name, "algorithms", list);
+                                e->m.measured, "choice", chosen->name, "chosen_by", explain_why(e), "algorithms", list);
         json_dumpf(all, stdout, JSON_INDENT(2));
         printf("\n");
         json_decref(all);
         return rc;
     }
     print_head(e);
+    printf("# %s is the choice of %s\n", chosen->name, explain_why(e));
     printf("# %-22s %14s %12s %8s %8s %14s %14s   (steps of rank %llu)\n", "algorithm", "predicted (us)", "piece",
            "steps", "sends", "bytes sent", "scratch", (unsigned long long)e->rank);
     for (uint32_t i = 0; i < n; i++) print_candidate(e, &k[i], chosen);
@@ -167,32 +177,51 @@ static int explain_show(struct explain *e, struct candidate *k, uint32_t n, cons
 
 static int explain_run(struct explain *e) {
     char text[512] = "";
-    uint32_t n = 0;
-    rg_coll_desc_t d;
+    const rg_choice_t how = { e->forced && *e->forced ? e->forced : NULL, e->tuning, (uint32_t)e->chunk };
     e->c.info.world_size = e->m.n;
     e->count = coll_count(&e->c, e->bytes);
     if (e->rank >= e->m.n || e->c.root >= e->m.n)
         return tool_usage("explain", "rank %llu and root %u: there are %u members", (unsigned long long)e->rank,
                           e->c.root, e->m.n);
-    d = model_desc(&e->m, &e->c, e->count, (uint32_t)e->rank, e->small, e->deterministic);
-    const rg_algorithm_t *chosen = rg_sched_select(&d, &e->m.cost, e->forced, (uint32_t)e->chunk, text, sizeof text);
+    rg_coll_desc_t d = model_desc(&e->m, &e->c, e->count, (uint32_t)e->rank, e->small, e->deterministic);
+    const rg_algorithm_t *chosen = rg_sched_choose(&d, &e->m.cost, &how, &e->why, text, sizeof text);
     if (!chosen) return tool_failed("explain", "%s", text);
-    for (const rg_algorithm_t *const *a = rg_algorithms; *a; a++) n += (*a)->kind == chosen->kind;
-    struct candidate *k = calloc(n, sizeof *k);
-    if (!k) return tool_failed("explain", "out of memory");
-    n = 0;
-    for (const rg_algorithm_t *const *a = rg_algorithms; *a; a++)
-        if ((*a)->kind == chosen->kind) consider(e, *a, &k[n++]);
-    qsort(k, n, sizeof *k, by_cost);
-    int rc = explain_show(e, k, n, chosen);
-    for (uint32_t i = 0; i < n; i++) rg_sched_free(k[i].s);
+    size_t n = rg_sched_explain(&d, &e->m.cost, &how, NULL, 0);
+    rg_prediction_t *p = calloc(n + 1, sizeof *p);
+    struct candidate *k = calloc(n + 1, sizeof *k);
+    int rc = p && k ? TOOL_OK : tool_failed("explain", "out of memory");
+    if (!rc) {
+        rg_sched_explain(&d, &e->m.cost, &how, p, n);
+        for (size_t i = 0; i < n; i++) {
+            if (p[i].alg == chosen) p[i].chunk = d.chunk; /* the tuning file may have its own */
+            consider(e, &p[i], &k[i]);
+        }
+        qsort(k, n, sizeof *k, by_cost);
+        rc = explain_show(e, k, (uint32_t)n, chosen);
+    }
+    for (size_t i = 0; k && i < n; i++) rg_sched_free(k[i].s);
     free(k);
+    free(p);
     return rc;
+}
+
+static int explain_tuning(struct explain *e) {
+    char why[256], *text = NULL;
+    size_t len = 0, cap = 0;
+    if (!e->tuning_file || !*e->tuning_file) return TOOL_OK;
+    FILE *f = fopen(e->tuning_file, "r");
+    if (!f) return tool_failed("explain", "%s: %s", e->tuning_file, strerror(errno));
+    ssize_t got = getdelim(&text, &cap, 0, f);
+    if (got > 0) len = (size_t)got;
+    fclose(f);
+    rg_status_t s = rg_tuning_parse(text ? text : "", len, &e->tuning, why, sizeof why);
+    free(text);
+    return s ? tool_failed("explain", "%s: %s", e->tuning_file, s == RG_ERR_INVALID ? why : rg_strerror(s)) : TOOL_OK;
 }
 
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
-enum { HOSTS = 256, SITES, CORES, TCP, IN_PLACE, DETERMINISTIC, CHUNK, RANK, STEPS };
+enum { HOSTS = 256, SITES, CORES, TCP, IN_PLACE, DETERMINISTIC, CHUNK, RANK, STEPS, TUNING };
 
 static const struct option explain_long[] = { { "peers", required_argument, NULL, 'n' },
                                               { "hosts", required_argument, NULL, HOSTS },
@@ -207,6 +236,7 @@ static const struct option explain_long[] = { { "peers", required_argument, NULL
                                               { "deterministic", no_argument, NULL, DETERMINISTIC },
                                               { "algorithm", required_argument, NULL, 'a' },
                                               { "chunk", required_argument, NULL, CHUNK },
+                                              { "tuning-file", required_argument, NULL, TUNING },
                                               { "rank", required_argument, NULL, RANK },
                                               { "steps", no_argument, NULL, STEPS },
                                               { "json", no_argument, NULL, 'j' },
@@ -230,6 +260,7 @@ static int explain_option(struct explain *e, int o, const char *text) {
     case 'c': e->coordinator = text; return 1;
     case 'g': e->group = text; return 1;
     case 'a': e->forced = text; return 1;
+    case TUNING: e->tuning_file = text; return 1;
     case 'j': e->json = 1; return 1;
     case TCP: e->tcp = 1; return 1;
     case IN_PLACE: e->c.in_place = 1; return 1;
@@ -269,12 +300,15 @@ int tool_explain(int argc, char **argv) {
     tool_env_bytes("RG_CHUNK_BYTES", &e.chunk);
     tool_env_bytes("RG_SMALL_BYTES", &e.small);
     e.forced = getenv("RG_ALGORITHM");
+    e.tuning_file = getenv("RG_TUNING_FILE");
     int rc = explain_options(&e, argc, argv);
     if (rc) return rc < 0 ? TOOL_OK : rc;
     if (e.coordinator) rc = model_of_group(&e.m, "explain", e.coordinator, e.group, (uint32_t)e.cores);
     else if (!model_plain(&e.m, (uint32_t)e.n, (uint32_t)e.hosts, (uint32_t)e.sites, (uint32_t)e.cores, !e.tcp))
         rc = tool_failed("explain", "out of memory");
+    if (!rc) rc = explain_tuning(&e);
     if (!rc) rc = explain_run(&e);
+    rg_tuning_free(e.tuning);
     model_free(&e.m);
     return rc;
 }

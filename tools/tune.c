@@ -276,19 +276,20 @@ static void tune_show(struct tune *t, const struct field *f) {
     fflush(stdout);
 }
 
-/* A line holds up to the geometric middle between its last size and the next. */
+/* A line holds up to the geometric middle between its last size and the next, the last one for all beyond. */
 static void tune_write(struct tune *t, const struct field *f) {
     uint32_t hosts = 0;
     for (uint32_t i = 0; i < t->model.n; i++) hosts += t->model.groups[i] == i;
     for (uint32_t i = 0; i < t->n_sizes; i++) {
-        int p = tune_pick(f, i), next = i + 1 < t->n_sizes ? tune_pick(f, i + 1) : -1;
-        if (p < 0 || (i + 1 < t->n_sizes && p == next)) continue;
-        fprintf(t->file, "%s size=%u hosts=%u", rg_kind_name(model_kind(t->c.kind)), t->model.n, hosts);
-        if (i + 1 < t->n_sizes)
-            fprintf(t->file, " bytes<=%llu", (unsigned long long)sqrt((double)t->sizes[i] * (double)t->sizes[i + 1]));
-        fprintf(t->file, " algorithm=%s", f->ways[p].alg->name);
-        if (f->ways[p].chunk) fprintf(t->file, " chunk=%u", f->ways[p].chunk);
-        fprintf(t->file, "\n");
+        int last = i + 1 == t->n_sizes, p = tune_pick(f, i), next = last ? -1 : tune_pick(f, i + 1);
+        char line[256];
+        if (p < 0 || p == next) continue;
+        rg_tuning_entry_t e = {
+            model_kind(t->c.kind), t->model.n, hosts, UINT64_MAX, f->ways[p].chunk, f->ways[p].alg
+        };
+        if (!last) e.bytes = (uint64_t)sqrt((double)t->sizes[i] * (double)t->sizes[i + 1]);
+        rg_tuning_line(&e, line, sizeof line);
+        fputs(line, t->file);
     }
     fflush(t->file);
 }
