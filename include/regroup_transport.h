@@ -84,6 +84,7 @@ typedef struct rg_tp_recv {
     uint32_t wire_elem;  /* bytes of an incoming element (reduce only) */
     uint32_t dst_elem;   /* bytes of an element of dst */
     uint32_t a_elem;     /* bytes of an element of a */
+    uint32_t anywhere;   /* 1: reduce may be given other memory for its result, which the transport then copies to dst */
 } rg_tp_recv_t;
 
 /* Who is at the other end of a link. */

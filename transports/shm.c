@@ -134,10 +134,11 @@ static void shm_close(rg_tp_t *tp) {
 
 static rg_status_t open_parts(rg_tp_t *tp, uint8_t *addr, uint32_t *addr_len, rg_error_t *err) {
     /* The witness lies in private memory, and behind it what the peers measure with and this process reduces from. */
-    tp->memory = aligned_alloc(4096, 4096 + SCRATCH);
+    tp->memory = aligned_alloc(4096, 4096 + SCRATCH + HOT);
     if (!tp->memory) return rg_fail(err, RG_ERR_NOMEM, 0, "shm: no memory for the transport");
-    memset(tp->memory, 0, 4096 + SCRATCH);
+    memset(tp->memory, 0, 4096 + SCRATCH + HOT);
     tp->scratch = tp->memory + 4096;
+    tp->hot = tp->scratch + SCRATCH;
     if (rg_os_random(tp->memory, 16) != RG_OK || rg_os_random(tp->name, sizeof tp->name) != RG_OK)
         return rg_fail(err, RG_ERR_SYSTEM, errno, "shm: no random numbers");
     tp->epoll = epoll_create1(EPOLL_CLOEXEC);

@@ -7,6 +7,7 @@
  *   shm_tx.c     frames going out
  *   shm_rx.c     frames coming in, matching, sinks
  *   shm_pull.c   large messages, which the receiver fetches out of the sender's memory
+ *   shm_lent.c   what of our memory peers have read: the cache holds it in a way that is slow to write
  * Nothing here locks (rule T2), calls back (rule T1) or trusts what it reads from a peer. */
 #ifndef RG_SHM_INTERNAL_H
 #define RG_SHM_INTERNAL_H
@@ -30,6 +31,8 @@
 #define LINKS_MAX 65536u
 #define SCRATCH (128u << 10) /* stays in the second-level cache beside what it is reduced into */
 #define TURN (1u << 20)      /* bytes fetched per link and poll: then others have their turn */
+#define HOT (8u << 10)       /* of a reduction that is written past the cache: stays in L1 on its way */
+#define LENT_MAX 32u
 #define NAME_BYTES 16
 #define STRANGER_NS (5 * 1000000000ull)
 #define PARKED_NS (30 * 1000000000ull)
@@ -135,6 +138,7 @@ typedef struct recv_op {
     rg_tp_recv_t r;
     pull_how_t how;
     uint8_t bound; /* no other message may fill it */
+    uint8_t past;  /* its sink is written past the cache */
     uint8_t dead;  /* its message was taken back while we read: ends with its epoch or its link */
     large_t large;
     const uint8_t *from; /* PULL_REGION */
@@ -183,6 +187,11 @@ typedef enum link_state {
     LINK_UP,
     LINK_DOWN
 } link_state_t;
+
+/* Memory that a peer has read. */
+typedef struct lent {
+    uintptr_t from, to;
+} lent_t;
 
 typedef struct mapped {
     uint64_t id;
@@ -265,7 +274,9 @@ struct rg_tp {
     const recv_op_t *now_op; /* the receive that recv() is just posting; NULL when it finished at once */
     rg_completion_t *ring;
     uint32_t ring_cap, ring_head, ring_n;
-    uint8_t *scratch;
+    uint8_t *scratch, *hot;
+    lent_t lent[LENT_MAX];
+    uint32_t n_lent, lent_next;
     uint32_t polls;
     uint64_t next_timer, resume_listen;
     uint64_t sent, received;
@@ -340,9 +351,13 @@ void rgm_sink(const rg_tp_recv_t *r, const void *p, uint64_t off, uint64_t n);
 void rgm_owe_ack(link_t *l, slot_id_t id);
 
 /* ---- shm_pull.c ---- */
-void rgm_pull_begin(link_t *l, recv_op_t *op, const large_t *m);
+void rgm_pull_begin(rg_tp_t *tp, link_t *l, recv_op_t *op, const large_t *m);
 void rgm_pull_end(link_t *l, recv_op_t *op); /* nothing fills it any more */
 void rgm_pulls(rg_tp_t *tp, link_t *l);
 int rgm_part(rg_tp_t *tp, link_t *l, slot_id_t id, uint64_t off, const uint8_t *p, uint32_t n);
+
+/* ---- shm_lent.c ---- */
+void rgm_lent_add(rg_tp_t *tp, const void *p, uint64_t len);
+int rgm_lent_take(rg_tp_t *tp, const void *p, uint64_t len); /* whether some of it was; none is any more */
 
 #endif

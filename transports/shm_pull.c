@@ -6,6 +6,7 @@
  * then the sink holds bytes that mean nothing, and the receive is not finished.
  * It must not tell RECEIVED, nor acknowledge, before that, and must never wait for the sender. */
 #include "shm_internal.h"
+#include "kernels/kernels.h"
 
 #include <errno.h>
 #include <string.h>
@@ -22,10 +23,12 @@ static void ask_push(link_t *l, recv_op_t *op) {
     l->push_owed |= 1ull << slot;
 }
 
-void rgm_pull_begin(link_t *l, recv_op_t *op, const large_t *m) {
+void rgm_pull_begin(rg_tp_t *tp, link_t *l, recv_op_t *op, const large_t *m) {
     op->bound = 1;
     op->large = *m;
     op->got = 0;
+    uint64_t n = op->r.reduce ? op->r.len / op->r.wire_elem * op->r.dst_elem : op->r.len;
+    op->past = (!op->r.reduce || op->r.anywhere) && rgm_lent_take(tp, op->r.dst, n);
     const mapped_t *map = m->region ? rgm_region_find(l, m->region) : NULL;
     if (map && map->base && m->off <= map->len && m->total <= map->len - m->off) {
         op->how = PULL_REGION;
@@ -76,6 +79,25 @@ static int copy_from(const link_t *l, void *to, uint64_t addr, size_t n) {
     return -1;
 }
 
+/* As rgm_sink(), past the cache if that is where the sink lies. */
+static void pour(rg_tp_t *tp, const recv_op_t *op, const uint8_t *p, uint64_t off, uint64_t n) {
+    const rg_tp_recv_t *r = &op->r;
+    if (!op->past) {
+        rgm_sink(r, p, off, n);
+        return;
+    }
+    if (!r->reduce) {
+        rg_copy_past_cache((uint8_t *)r->dst + off, p, n);
+        return;
+    }
+    uint64_t i = off / r->wire_elem, end = i + n / r->wire_elem, bite = HOT / r->dst_elem;
+    for (uint64_t k; i < end; i += k, p += k * r->wire_elem) {
+        k = end - i < bite ? end - i : bite;
+        r->reduce(r->reduce_ctx, tp->hot, (const uint8_t *)r->a + i * r->a_elem, p, k);
+        rg_copy_past_cache((uint8_t *)r->dst + i * r->dst_elem, tp->hot, k * r->dst_elem);
+    }
+}
+
 static uint64_t step_bytes(const recv_op_t *op, uint64_t most) {
     uint64_t left = op->r.len - op->got, e = op->r.reduce ? op->r.wire_elem : 1;
     return left <= most ? left : most / e * e;
@@ -83,11 +105,12 @@ static uint64_t step_bytes(const recv_op_t *op, uint64_t most) {
 
 /* One piece. 0, or -1 when there is nothing more to fetch for this receive. */
 static int fetch(rg_tp_t *tp, link_t *l, recv_op_t *op, uint64_t *budget) {
-    uint64_t n = step_bytes(op, op->how == PULL_COPY && op->r.reduce ? SCRATCH : STEP);
+    int staged = op->how == PULL_COPY && (op->r.reduce || op->past);
+    uint64_t n = step_bytes(op, staged ? SCRATCH : STEP);
     if (op->how == PULL_REGION) {
-        rgm_sink(&op->r, op->from + op->got, op->got, n);
+        pour(tp, op, op->from + op->got, op->got, n);
     } else {
-        void *to = op->r.reduce ? tp->scratch : (uint8_t *)op->r.dst + op->got;
+        void *to = staged ? tp->scratch : (uint8_t *)op->r.dst + op->got;
         if (copy_from(l, to, op->large.addr + op->got, n) != 0) {
             int e = errno;
             /* Taken back and unmapped already, or the end of the process, which we are about to hear of. */
@@ -101,7 +124,7 @@ static int fetch(rg_tp_t *tp, link_t *l, recv_op_t *op, uint64_t *budget) {
             ask_push(l, op);
             return -1;
         }
-        if (op->r.reduce) rgm_sink(&op->r, to, op->got, n);
+        if (staged) pour(tp, op, to, op->got, n);
     }
     if (!still_valid(l, op)) {
         give_up(l, op);

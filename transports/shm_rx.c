@@ -130,7 +130,7 @@ static void start_large(rg_tp_t *tp, link_t *l, recv_op_t *op, const rg_tag_t *t
         mismatch(tp, l, op, tag);
         return;
     }
-    rgm_pull_begin(l, op, m);
+    rgm_pull_begin(tp, l, op, m);
 }
 
 static int on_large(rg_tp_t *tp, link_t *l, const frame_t *h, const void *p) {

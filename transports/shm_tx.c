@@ -4,10 +4,13 @@
  * read. Relies on the receiver's word for how far it has read, and on nothing else that it says.
  * It must not wait for the receiver, nor read a buffer after its operation ended. */
 #include "shm_internal.h"
+#include "kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+
+#define PAST_CACHE 512u
 
 static uint32_t frame_bytes(uint32_t len) { return 64u + (len > 8 ? (len + 63u) & ~63u : 0u); }
 
@@ -47,6 +50,14 @@ static frame_t *frame_new(rg_tp_t *tp, link_t *l, frame_type_t type, uint32_t le
     return f;
 }
 
+/* The lines of a ring are shared with the reader by the time that they are written again: past the cache from the size
+ * on where that pays (shm_lent.c says why). */
+static void fill(frame_t *f, const void *from, size_t n) {
+    void *to = f->len > 8 ? (uint8_t *)(f + 1) : f->tiny;
+    if (n >= PAST_CACHE) rg_copy_past_cache(to, from, n);
+    else if (n) memcpy(to, from, n);
+}
+
 static void *payload(frame_t *f) { return f->len > 8 ? (uint8_t *)(f + 1) : f->tiny; }
 
 static void frame_go(link_t *l, frame_t *f) {
@@ -59,7 +70,7 @@ static int put_small(rg_tp_t *tp, link_t *l, const rg_tp_send_t *s) {
     frame_t *f = frame_new(tp, l, FRAME_DATA, (uint32_t)s->len);
     if (!f) return 0;
     f->tag = s->tag;
-    if (s->len) memcpy(payload(f), s->buf, s->len);
+    fill(f, s->buf, s->len);
     frame_go(l, f);
     l->note_owed = 0;
     l->sent += s->len;
@@ -117,7 +128,9 @@ static void large_done(rg_tp_t *tp, link_t *l, send_op_t *op) {
 
 void rgm_acked(rg_tp_t *tp, link_t *l, slot_id_t id) {
     send_op_t *op = slot_op(l, id);
-    if (op) large_done(tp, l, op);
+    if (!op) return;
+    if (!op->piece) rgm_lent_add(tp, op->s.buf, op->s.len);
+    large_done(tp, l, op);
 }
 
 void rgm_push_asked(link_t *l, slot_id_t id, uint64_t piece, uint64_t from) {
@@ -137,7 +150,7 @@ static int put_parts(rg_tp_t *tp, link_t *l) {
             frame_t *f = frame_new(tp, l, FRAME_PART, (uint32_t)n);
             if (!f) return any;
             f->tag = (rg_tag_t){ .epoch = op->off, .ord = op->id.slot, .sig = op->id.gen };
-            memcpy(payload(f), (const uint8_t *)op->s.buf + op->off, n);
+            fill(f, (const uint8_t *)op->s.buf + op->off, n);
             frame_go(l, f);
             op->off += n;
             any = 1;

@@ -261,6 +261,7 @@ static rg_status_t exec_recv_reduce(rg_request_t *op, uint32_t i, rg_tp_recv_t *
         rcv->reduce_ctx = c;
     } else {
         exec_cover(op, st->dst);
+        rcv->anywhere = 1; /* unlike the others, it looks at nothing but the bytes it is given */
     }
     return RG_OK;
 }
