@@ -286,11 +286,8 @@ rg_status_t rg_call_buffers(rg_request_t *op, const rg_call_t *c, const rg_opts_
         if (__builtin_mul_overflow(c->count, (uint64_t)r->n, &all) || all > BYTES_MAX) return too_large(op);
     }
     rg_op_describe(op, r, &d);
-    if (c->kind == RG_KIND_P2P) { /* its ranks are those of the pair, not of the group */
-        d.size = 2;
-        d.rank = c->sends ? 0 : 1;
-    }
     if (rg_kind_rooted(c->kind)) d.root = c->root; /* the member is looked up when the operation has its number */
+    if (c->kind == RG_KIND_P2P) d.rank = c->sends ? 0 : 1;
     uint64_t in_elems = rg_desc_elems(&d, RG_BUF_IN), out_elems = rg_desc_elems(&d, RG_BUF_OUT);
     if (in_elems == UINT64_MAX || out_elems == UINT64_MAX) return too_large(op);
     int has_in = rg_desc_has(&d, RG_BUF_IN), has_out = rg_desc_has(&d, RG_BUF_OUT);

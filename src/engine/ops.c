@@ -221,7 +221,7 @@ static rg_status_t op_number(rg_request_t *op, uint32_t **seq) {
         rg_group_set_errmsg(h, "all numbers of operations are used up; call rg_group_boundary now and then");
         return RG_ERR_RESOURCE;
     }
-    op->key.gen = h->root ? h->gen : g->gen;
+    op->key.gen = h->root && op->key.set == h->set ? h->gen : g->gen;
     op->key.op = (uint64_t)tag << 32 | **seq;
     op->tag_gen = op->key.set ? mix64(op->key.set, op->key.gen) | 1ull << 63 : op->key.gen;
     op->sig.root = 0;
