@@ -113,13 +113,30 @@ static void deliver(int i, int up, int lie, input_t *in) {
     free(m.p);
 }
 
-static void operation(int i, uint8_t what, uint8_t x) {
+/* The whole group, a pair of two of the first four members, or one of four sub-groups. */
+static uint64_t set_of(uint8_t y) {
+    if (y % 3 == 0) return RG_SET_ALL;
+    return y % 3 == 1 ? rg_set_pair(1 + (y >> 2) % 4, 1 + (y >> 4) % 4) : 1u + (y >> 2) % 4;
+}
+
+static void sub_group(int i, uint8_t x, uint8_t y) {
+    uint64_t ids[3] = { 1 + y % 5, 1 + (y >> 3) % 5, rg_member_id(f.member[i]) };
+    if (x & 64) rg_member_set_drop(f.member[i], 1u + (x >> 2) % 4);
+    else rg_member_set_define(f.member[i], 1u + (x >> 2) % 4, ids + y % 3, 3 - y % 3);
+    if (rg_member_check(f.member[i]) && !f.lied_to[i]) __builtin_trap();
+}
+
+static void operation(int i, uint8_t what, uint8_t x, uint8_t y) {
     rg_member_event_t ev = { 0 };
-    uint64_t tag = x % 5 == 0 ? 1 : 0;
-    ev.key = (rg_op_key_t){ f.gen[i], tag << 32 | (tag ? x / 5 : what == 0 ? f.next0[i] : x % 8), RG_SET_ALL };
-    ev.sig = (rg_op_sig_t){
-        .kind = x % 3, .dtype = RG_F32, .on_fault = x & 1 ? RG_RETURN : RG_RETRY, .rule_l = tag || (x & 2), .count = 4
-    };
+    uint64_t tag = x % 5 == 0 ? 1 : 0, set = set_of(y);
+    ev.key = (rg_op_key_t){ f.gen[i], tag << 32 | (tag || set ? x / 5 : what == 0 ? f.next0[i] : x % 8), set };
+    tag |= set;
+    ev.sig = (rg_op_sig_t){ .kind = (uint8_t)((x ^ y) % RG_KIND_COUNT),
+                            .dtype = RG_F32,
+                            .on_fault = x & 1 ? RG_RETURN : RG_RETRY,
+                            .rule_l = tag || (x & 2),
+                            .root = y & 128 ? 1 + y % 4 : 0,
+                            .count = 4 };
     static const rg_mev_t types[] = { RG_MEV_OP_START, RG_MEV_OP_COMPLETE, RG_MEV_OP_DONE, RG_MEV_OP_FETCHED,
                                       RG_MEV_OP_FAIL,  RG_MEV_WATERMARK,   RG_MEV_BOUNDARY };
     ev.type = types[what % 7];
@@ -127,8 +144,9 @@ static void operation(int i, uint8_t what, uint8_t x) {
     ev.gen = f.gen[i] + 1;
     ev.peer = x % 6;
     ev.note = x;
-    if (ev.type == RG_MEV_OP_START && !tag && rg_member_view(f.member[i]) && f.member[i]->ents_own < RG_CORE_MAX_OPS &&
-        !f.member[i]->told)
+    int shapeless = !rg_sig_shaped(&ev.sig) || ev.sig.rule_l;
+    if (ev.type == RG_MEV_OP_START && !tag && shapeless && rg_member_view(f.member[i]) &&
+        f.member[i]->ents_own < RG_CORE_MAX_OPS && !f.member[i]->told)
         f.next0[i]++;
     member(i, &ev);
 }
@@ -139,7 +157,7 @@ static void one(input_t *in) {
     rg_member_event_t ev = { 0 };
     uint8_t raw[256];
     size_t n;
-    switch (op % 12) {
+    switch (op % 14) {
     case 0:
     case 1: deliver(i, 1, 0, in); break;
     case 2:
@@ -152,7 +170,11 @@ static void one(input_t *in) {
         member(i, &ev);
         break;
     case 6:
-    case 7: operation(i, take(in), x); break;
+    case 7: {
+        uint8_t what = take(in);
+        operation(i, what, x, take(in));
+        break;
+    }
     case 8:
         ev.type = x & 64 ? RG_MEV_LINK_DOWN : RG_MEV_LINK_UP;
         ev.peer = 1 + (x >> 2) % 8;
@@ -160,6 +182,12 @@ static void one(input_t *in) {
         break;
     case 9: deliver(i, 1, 1 + x % 4, in); break;
     case 10: deliver(i, 0, 1 + x % 4, in); break;
+    case 11: sub_group(i, x, take(in)); break;
+    case 12:
+        ev.type = RG_MEV_NET;
+        memset(ev.net, x, sizeof ev.net);
+        member(i, &ev);
+        break;
     default:
         for (n = 0; n < sizeof raw && in->n && n < 2u * x; n++) raw[n] = take(in);
         if (x & 128) {

@@ -42,6 +42,19 @@ static void decision(rg_r_t r) {
     NEED(!a.map_len || memcmp(a.have, b.have, a.map_len) == 0);
 }
 
+static void set_of_ranks(rg_r_t r) {
+    rg_set_report_t a, b;
+    rg_r_set_report(&r, &a);
+    if (r.bad) return;
+    rg_w_t w = { out, 0, sizeof out, 0 };
+    rg_w_set_report(&w, &a);
+    if (w.bad) return;
+    rg_r_t back = { out, w.len, 0, 0 };
+    rg_r_set_report(&back, &b);
+    NEED(rg_r_end(&back) && a.set == b.set && a.hash == b.hash && a.map_len == b.map_len);
+    NEED(!a.map_len || memcmp(a.map, b.map, a.map_len) == 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     rg_r_t r = { data, size, 0, 0 };
@@ -57,6 +70,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     AGAIN(rg_report_head_t, rg_r_report_head, rg_w_report_head, RG_WIRE_HEADER);
     AGAIN(rg_op_report_t, rg_r_op_report, rg_w_op_report, 0);
     AGAIN(rg_view_head_t, rg_r_view_head, rg_w_view_head, 0);
+    AGAIN(rg_view_member_t, rg_r_view_member, rg_w_view_member, 0);
+    AGAIN(rg_stream_report_t, rg_r_stream_report, rg_w_stream_report, 0);
+    set_of_ranks(r);
     decision(r);
     return 0;
 }
