@@ -189,11 +189,12 @@ void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_dep
 
 /* Link parameters for cost(): seconds per message, per byte on the wire, per byte reduced; the number of processes
  * that share a core (a hop between processes that do not run at once costs a switch). alpha and beta are those of the
- * slowest kind of link in the group; level[l] those of links that stay inside a group of level l of the topology (host,
+ * slowest kind of link in the group; work is what a message is to the processor of a rank, 0 for the usual part of
+ * alpha; level[l] those of links that stay inside a group of level l of the topology (host,
  * site), level[topo->levels] those of the others: what hierarchical algorithms are judged by. */
 #define RG_LEVELS_MAX 2
 typedef struct rg_cost_model {
-    double alpha, beta, gamma, sharing;
+    double alpha, beta, gamma, sharing, work;
     struct {
         double alpha, beta;
     } level[RG_LEVELS_MAX + 1];
