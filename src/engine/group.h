@@ -279,6 +279,8 @@ struct rg_group {
 
     rg_config_t cfg;
     char *cfg_strings;
+    rg_tuning_t *tuning; /* NULL: none */
+    uint32_t tuning_hash;
     rg_log_t log;
     enum rg_phase phase;
     int leaving;      /* rg_group_leave() was called: nothing is started any more */
@@ -357,6 +359,7 @@ rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t
                        size_t cap);
 void rg_plan_put(rg_plan_t *p);
 void rg_plans_free(rg_group_t *g);
+rg_status_t rg_tuning_load(rg_group_t *g, rg_error_t *err);
 
 /* layout.c */
 void rg_layout_plain(rg_layout_t *l, const void *base, uint32_t elem);

@@ -13,8 +13,8 @@
 
 extern const rg_transport_t rg_transport_auto, rg_transport_tcp, rg_transport_shm, rg_transport_inproc;
 
-static uint32_t settings_hash(const rg_config_t *c) {
-    uint32_t h = 2166136261u;
+static uint32_t settings_hash(const rg_config_t *c, uint32_t tuning_hash) {
+    uint32_t h = 2166136261u ^ tuning_hash;
     for (const char *p = c->algorithm ? c->algorithm : ""; *p; p++) h = (h ^ (uint8_t)*p) * 16777619u;
     const uint32_t v[3] = { c->chunk_bytes, c->small_bytes, (uint32_t)c->deterministic };
     for (int i = 0; i < 3; i++) h = (h ^ v[i]) * 16777619u;
@@ -167,6 +167,7 @@ static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err
              : n < 0 ? (rg_status_t)n
                      : rg_fail(err, RG_ERR_INVALID, 0, "coordinator %s: no address", g->cfg.coordinator);
     }
+    if (st == RG_OK) st = rg_tuning_load(g, err);
     if (st == RG_OK) st = rg_os_random(p->identity, sizeof p->identity);
     if (st == RG_OK) st = open_descriptors(g, err);
     if (st == RG_OK) st = open_transport(g, p, err);
@@ -196,7 +197,7 @@ rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err)
     rg_control_init(&g->control);
     rg_status_t st = g->links ? group_open(g, j, err) : rg_fail(err, RG_ERR_NOMEM, 0, "no memory for links");
     if (st == RG_OK) {
-        g->variant = settings_hash(&g->cfg);
+        g->variant = settings_hash(&g->cfg, g->tuning_hash);
         g->spin_us = g->cfg.spin_us;
         rg_lock(g);
         st = join_wait(g, err);
@@ -274,6 +275,7 @@ void rg_group_free(rg_group_t *g) {
     if (g->epfd >= 0) close(g->epfd);
     if (g->wakefd >= 0) close(g->wakefd);
     rg_config_free(g->cfg_strings);
+    rg_tuning_free(g->tuning);
     /* The handles of its children, which lock it, must still be destroyed. */
     rg_lock(g);
     g->gone = 1;

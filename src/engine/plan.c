@@ -80,8 +80,8 @@ static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_
                              char *text, size_t cap) {
     rg_coll_desc_t d = *key;
     const char *forced = g->cfg.algorithm;
-    const rg_algorithm_t *alg =
-        rg_sched_select(&d, &r->model, forced && *forced ? forced : NULL, g->cfg.chunk_bytes, text, cap);
+    const rg_choice_t how = { forced && *forced ? forced : NULL, g->tuning, g->cfg.chunk_bytes };
+    const rg_algorithm_t *alg = rg_sched_choose(&d, &r->model, &how, NULL, text, cap);
     if (!alg) {
         *st = RG_ERR_NOTSUP;
         return NULL;
