@@ -8,6 +8,7 @@
 
 #define FETCH_STEP 0xffffffffu
 #define COOKIE_SERVE (1ull << 63)
+#define KEPT_MAX 64u /* copies that the core asks for at one time (W2 of docs/protocol.md) */
 
 static uint32_t mix(uint32_t h, uint64_t v) {
     for (int i = 0; i < 8; i++, v >>= 8) h = (h ^ (uint32_t)(v & 255)) * 16777619u;
@@ -296,6 +297,20 @@ static int op_fits(const rg_request_t *op) {
            (op->sig.kind != RG_KIND_P2P || op->roster->n == 2);
 }
 
+/* Records for the copies of all operations in flight, as many as the core lets be kept: at the commit itself nothing
+ * can be refused any more, for the result is shown then, and the core relies on the copy. */
+static int kept_reserve(rg_group_t *g) {
+    uint32_t need = g->n_open < KEPT_MAX ? g->n_open : KEPT_MAX, n = 0;
+    for (rg_kept_t *k = g->kept_free; k && n < need; k = k->next) n++;
+    for (; n < need; n++) {
+        rg_kept_t *k = calloc(1, sizeof *k);
+        if (!k) return 0;
+        k->next = g->kept_free;
+        g->kept_free = k;
+    }
+    return 1;
+}
+
 static void op_run(rg_request_t *op) {
     rg_group_t *g = op->g;
     rg_coll_desc_t d;
@@ -312,7 +327,7 @@ static void op_run(rg_request_t *op) {
         rg_op_describe(op, op->roster, &d);
         op->plan = rg_plan_get(g, &d, op->roster, &st, text, sizeof text);
     }
-    if (op->plan) st = rg_op_buffers(op);
+    if (op->plan) st = op->sig.rule_l || kept_reserve(g) ? rg_op_buffers(op) : RG_ERR_NOMEM;
     if (st == RG_OK || op->plan == NULL) op->tag_sig = op->plan ? sig_hash(&op->sig, op->plan->hash) | 1 : 0;
     if (op->plan && st == RG_OK) st = rg_exec_start(op);
     if (!op->plan || st != RG_OK) {
@@ -336,7 +351,7 @@ static void op_fetch(rg_request_t *op, uint64_t donor) {
     op->roster = rg_roster_of(op);
     uint32_t link = rg_link_of(g, donor);
     if (op->bytes && !op->keep) op->keep = rg_block_get(g, op->bytes);
-    if (!op->roster || (op->bytes && !op->keep)) {
+    if (!op->roster || (op->bytes && !op->keep) || !kept_reserve(g)) {
         rg_op_fail(op, RG_ERR_NOMEM, 0, rg_strerror(RG_ERR_NOMEM));
         return;
     }
@@ -446,17 +461,16 @@ void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const ch
     if (g->cond_waiters) pthread_cond_broadcast(&g->cond);
 }
 
-static int op_keep_copy(rg_request_t *op) {
+static void op_keep_copy(rg_request_t *op) {
     rg_group_t *g = op->g;
-    rg_kept_t *k = g->kept_free;
-    if (k) g->kept_free = k->next;
-    else if (!(k = malloc(sizeof *k))) return 0;
+    rg_kept_t *k = g->kept_free; /* there is one: see kept_reserve() */
+    if (!k) return;
+    g->kept_free = k->next;
     *k = (rg_kept_t){
         .next = g->kept, .key = op->key, .block = op->keep, .len = op->bytes, .sig = sig_hash(&op->sig, 0)
     };
     op->keep = NULL;
     g->kept = k;
-    return 1;
 }
 
 static void op_commit(rg_request_t *op, uint64_t computed, int keep) {
@@ -468,9 +482,7 @@ static void op_commit(rg_request_t *op, uint64_t computed, int keep) {
     } else {
         op_contributors(op, computed);
     }
-    if (keep && !op_keep_copy(op))
-        RG_LOGF(&op->g->log, RG_LOG_WARN,
-                "no memory to keep a result: should a member be lost now, others may not get it");
+    if (keep) op_keep_copy(op);
     rg_op_finish(op, RG_OK, 0, NULL);
 }
 
