@@ -1,7 +1,7 @@
 /* simd.h: the loops of one SIMD level, made once per level. The including file (avx2.c, avx512.c) defines LEVEL,
  * LEVEL_NAME, TGT (the target attribute), VB (bytes of a vector), the types V (integers) and VF, VD (floats), the names
  * of its instructions, and the operations on one vector that differ by more than a name. The loops here add alignment,
- * unrolling, heads and tails. Heads and tails go through the scalar reference, so they cannot differ from it.
+ * unrolling, heads and tails. Heads and tails go through the scalar reference, or as a vector filled up with zeros.
  *
  * Every loop loads all that it needs for a round before it stores, so dst may be x or y. */
 #define VE (VB / 4) /* f32 per vector */
@@ -316,8 +316,8 @@ OP size_t raw_bytes(char *dst, const char *x, const char *y, size_t n, int kind,
     return i;
 }
 
-OP void small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op, int combo,
-                   int scaled) {
+OP size_t small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, size_t n, int kind, int op, int combo,
+                     int scaled) {
     const int xa = combo & 1, ya = combo >> 1 & 1, da = combo >> 2, both_raw = combo == 0;
     const size_t raw = RAW_SIZE(kind);
     const factors_t f = { MM(set1_ps)((float)r->x_scale), MM(set1_ps)((float)r->y_scale),
@@ -335,15 +335,30 @@ OP void small_loop(const rg_red_t *r, char *dst, const char *x, const char *y, s
         d.v1 = small_op(a.v1, b.v1, kind, op, combo, scaled, f);
         small_store(dst, i, d, kind, da, 1);
     }
-    if (i < n)
-        rg_kernels_scalar.small[kind][op][combo](r, dst + i * (da ? 4 : raw), x + i * (xa ? 4 : raw),
-                                                 y + i * (ya ? 4 : raw), n - i);
+    return i;
+}
+
+/* What is left, fewer than 2 * VE elements: by the kernel itself, on copies filled up with zeros. Converting them one
+ * at a time would take longer than everything before in a message of a kilobyte. */
+TGT static __attribute__((noinline)) void small_rest(rg_kernel_fn kernel, const rg_red_t *r, char *dst, const char *x,
+                                                     const char *y, size_t n, size_t raw) {
+    char bx[2 * VB] = { 0 }, by[2 * VB] = { 0 }, bd[2 * VB];
+    memcpy(bx, x, n * (r->x_acc ? 4 : raw));
+    memcpy(by, y, n * (r->y_acc ? 4 : raw));
+    kernel(r, bd, bx, by, 2 * VE);
+    memcpy(dst, bd, n * (r->dst_acc ? 4 : raw));
 }
 
 #define SMALL(name, KIND, OP, combo)                                                                                   \
     TGT static void name##_##combo(const rg_red_t *r, void *dst, const void *x, const void *y, size_t n) {             \
-        if (OP == RG_AVG && r->dst_scale != 1) small_loop(r, dst, x, y, n, KIND, OP, combo, 1);                        \
-        else small_loop(r, dst, x, y, n, KIND, OP, combo, 0);                                                          \
+        const size_t raw = RAW_SIZE(KIND), xs = (combo)&1 ? 4 : raw, ys = (combo)&2 ? 4 : raw;                         \
+        const size_t ds = (combo)&4 ? 4 : raw;                                                                         \
+        size_t i = OP == RG_AVG && r->dst_scale != 1 ? small_loop(r, dst, x, y, n, KIND, OP, combo, 1)                 \
+                                                     : small_loop(r, dst, x, y, n, KIND, OP, combo, 0);                \
+        char *d = (char *)dst + i * ds;                                                                                \
+        const char *px = (const char *)x + i * xs, *py = (const char *)y + i * ys;                                     \
+        if (n - i > 2) small_rest(name##_##combo, r, d, px, py, n - i, raw);                                           \
+        else if (i < n) rg_kernels_scalar.small[KIND][OP][combo](r, d, px, py, n - i);                                 \
     }
 /* clang-format off */
 #define SMALL8(name, KIND, OP)                                                                                         \
