@@ -228,18 +228,7 @@ rg_status_t rg_scale(rg_dtype_t dtype, void *dst, const void *src, size_t n, dou
     return RG_OK;
 }
 
-/* Below this a plain copy wins: the destination still fits beside the working set in L2. Above it streaming gains ten
- * to thirty percent of copy and in-place reduction together. Reductions themselves do not stream: what they write is
- * sent next. */
-#define STREAM_MIN_BYTES (64u << 10)
-
-void rg_copy_stream(void *dst, const void *src, size_t n) {
-    const rg_kernel_table_t *t = table();
-    if (n == 0) return;
-    if (n < STREAM_MIN_BYTES || !t->copy_stream) memcpy(dst, src, n);
-    else t->copy_stream(dst, src, n);
-}
-
+/* Reductions themselves do not stream: what they write is sent next. */
 void rg_copy_past_cache(void *dst, const void *src, size_t n) {
     const rg_kernel_table_t *t = table();
     if (n != 0 && t->copy_stream) t->copy_stream(dst, src, n);

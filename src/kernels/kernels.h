@@ -60,9 +60,9 @@ rg_status_t rg_scale(rg_dtype_t dtype, void *dst, const void *src, size_t n, dou
 
 size_t rg_acc_size(rg_dtype_t dtype);
 
-/* Copies that do not pollute the cache where that is faster (undo log). Plain memcpy below a threshold. */
-void rg_copy_stream(void *dst, const void *src, size_t n);
-/* The same whatever the size: for parts of something large. */
+/* A copy that does not read the destination's lines first and leaves the cache to others: about half as fast again as
+ * memcpy where source and destination lie in memory, but only half as fast where they could stay in cache. For parts of
+ * something large (undo log, results), not for what is read next. No overlap. */
 void rg_copy_past_cache(void *dst, const void *src, size_t n);
 
 /* "avx512", "avx2", "scalar"; RG_SIMD in the environment lowers it (for tests). rg_simd_force() returns 0 when the CPU

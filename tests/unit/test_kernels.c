@@ -501,8 +501,8 @@ Test(kernels, copy__every_type_and_flag__bits_of_the_reference) {
                     }
 }
 
-Test(kernels, copy_stream__sizes_around_the_threshold_at_odd_addresses__exact) {
-    static const size_t sizes[] = { 0, 1, 63, 4096, 65535, 65536, 65537, 65792, 500001 };
+Test(kernels, copy_past_cache__any_size_at_odd_addresses__exact) {
+    static const size_t sizes[] = { 0, 1, 63, 255, 256, 257, 319, 320, 4096, 65537, 500001 };
     const char *names[3];
     int n_levels = levels(names);
     fill(a_buf, MAX_N, RG_U64, 0);
@@ -514,10 +514,10 @@ Test(kernels, copy_stream__sizes_around_the_threshold_at_odd_addresses__exact) {
                 memset(want_buf, 0xa5, whole);
                 memset(got_buf, 0xa5, whole);
                 memcpy(want_buf + GUARD + off, a_buf + off / 2, n);
-                rg_copy_stream(got_buf + GUARD + off, a_buf + off / 2, n);
+                rg_copy_past_cache(got_buf + GUARD + off, a_buf + off / 2, n);
                 cr_assert_eq(memcmp(want_buf, got_buf, whole), 0, "%s %zu bytes at %zu", names[l], n, off);
             }
-    rg_copy_stream(NULL, NULL, 0);
+    rg_copy_past_cache(NULL, NULL, 0);
 }
 
 /* ---- Arguments and levels ---------------------------------------------------------------------------------------- */
