@@ -145,7 +145,8 @@ static void add_passed(rg_coord_t *c, const rg_report_head_t *h, rg_r_t *r) {
         if (t->key.gen != h->gen ? t->key.gen < h->gen : t->key.op < h->next0) touch(c, t, RG_OPS_DONE);
     }
     for (uint32_t k = 0; h->floor && k < c->n_tally; k++)
-        if (c->tally[k].key.gen < h->floor && rg_key_tagged(c->tally[k].key)) touch(c, &c->tally[k], RG_OPS_DONE);
+        if (c->tally[k].key.gen < h->floor && rg_key_tagged(c->tally[k].key) && !rg_set_is_group(c->tally[k].key.set))
+            touch(c, &c->tally[k], RG_OPS_DONE);
     uint32_t n = rg_r_u32(r);
     for (uint32_t i = 0; i < n; i++) {
         rg_stream_report_t st;

@@ -192,21 +192,22 @@ static rg_stream_t *stream_of(const rg_member_t *m, rg_op_key_t key) {
 /* Whether an operation that is not in the table is over here (as opposed to not started). */
 int rg_op_passed(const rg_member_t *m, rg_op_key_t key) {
     if (!rg_key_tagged(key)) return key.gen != m->gen ? key.gen < m->gen : key.op < m->next0;
-    if (key.gen < m->floor) return 1;
+    if (key.gen < m->floor && !rg_set_is_group(key.set)) return 1;
     const rg_stream_t *s = stream_of(m, key);
     if (!s) return 0;
     return key.gen != s->gen ? key.gen < s->gen : key_seq(key) < s->next;
 }
 
 /* Streams of earlier generations give way when the table is full: nothing of those generations is started here any
- * more, so that what is not in the table is over, without a stream that says so. */
+ * more, so that what is not in the table is over, without a stream that says so. A sub-group is older than the boundaries
+ * that have passed since, and its operations keep the generation in which it was made. */
 static void streams_forget(rg_member_t *m) {
     uint32_t kept = 0;
     m->floor = m->gen;
     memset(m->stream_hash, 0, sizeof m->stream_hash);
     for (uint32_t i = 0; i < m->n_streams; i++) {
-        if (m->stream[i].gen < m->gen) continue;
         rg_stream_t s = m->stream[i];
+        if (s.gen < m->gen && !(rg_set_is_group(s.set) && rg_set_find(m, s.set))) continue;
         uint32_t cell = stream_cell(m, s.set, s.tag);
         m->stream[kept] = s;
         m->stream_hash[cell] = (uint16_t)++kept;
@@ -222,7 +223,7 @@ static rg_status_t start_tagged(rg_member_t *m, rg_op_key_t key, const rg_op_sig
     if (rg_set_is_group(key.set) && !rg_set_find(m, key.set)) return RG_ERR_INVALID;
     const rg_stream_t *s = stream_of(m, key);
     m->why = "operations of one set and tag are numbered in the order of the calls";
-    if (key_seq(key) == UINT32_MAX || key.gen < m->floor ||
+    if (key_seq(key) == UINT32_MAX || (key.gen < m->floor && !rg_set_is_group(key.set)) ||
         (s && (key.gen < s->gen || (key.gen == s->gen && key_seq(key) < s->next))))
         return RG_ERR_INVALID;
     if (s || m->n_streams < RG_STREAMS_MAX) return RG_OK;
