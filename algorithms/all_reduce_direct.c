@@ -66,8 +66,9 @@ static int applies(const rg_coll_desc_t *d) { return d->count <= BYTES_MAX / d->
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, bytes = (double)d->count * d->acc_size;
     /* The own part is copied, all parts are folded, and nothing of that overlaps with the messages: as measured, six
-     * times what a byte costs that is reduced on arrival. */
-    return rg_cost(m, 1, n - 1, (n - 1) * bytes, 6 * n * bytes);
+     * times what a byte costs that is reduced on arrival; but no more than that where it stays in caches that ranks
+     * share. */
+    return rg_cost(m, 1, n - 1, (n - 1) * bytes, (m->work > 0 ? 1 : 6) * n * bytes);
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) { return 65536 / d->elem_size; }

@@ -21,9 +21,10 @@
 #define ALPHA_SHM 0.5e-6
 #define BETA_SHM 0.07e-9
 /* Where processes share cores a hop through it waits until the receiver has a core, but a message that is there by then
- * costs next to nothing: as measured with 4 and 8 processes on 2 cores, 10 us a hop and well below 1 us a message. */
-#define ALPHA_SWITCH_SHM 9e-6
-#define WORK_SHM_SHARED 0.3e-6
+ * costs next to nothing: as measured with 4 and 8 processes on 2 cores, some 5 us a hop for each process that shares
+ * the core, and below 1 us a message. */
+#define ALPHA_SWITCH_SHM 4.5e-6
+#define WORK_SHM_SHARED 0.5e-6
 /* Between hosts: a switched network of 10 GB/s with a round trip of some 50 us. */
 #define ALPHA_NET 25e-6
 #define BETA_NET 0.1e-9
@@ -59,7 +60,7 @@ void rg_cost_model(rg_cost_model_t *m, const rg_net_summary_t *net) {
         double beta = !host ? BETA_NET : net->shm ? BETA_SHM : BETA_HOST;
         if (net->link[l].latency > 0) alpha = net->link[l].latency;
         if (net->link[l].bandwidth > 0) beta = 1 / net->link[l].bandwidth;
-        if (host && crowded) alpha += net->shm ? ALPHA_SWITCH_SHM : ALPHA_SWITCH;
+        if (host && crowded) alpha += net->shm ? ALPHA_SWITCH_SHM * m->sharing : ALPHA_SWITCH;
         m->level[l].alpha = alpha;
         m->level[l].beta = beta;
         if (net->link[l].present) slowest = l;
