@@ -366,13 +366,13 @@ static void vacate(rg_coord_t *c) {
     rg_coord_flush_soon(c);
 }
 
-/* Nobody is left to go on. Whoever is certainly gone is not waited for; whoever may come back on a new connection is
- * given the time in which silence is not yet death. */
+/* Nobody is left to go on. Whoever is certainly gone is not waited for; whoever may come back on a new connection has
+ * the time for two tries (REBIND), and no more, for others may wait for the group's name. */
 static void nobody_left(rg_coord_t *c) {
     uint64_t until = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         const rg_seat_t *s = &c->seats[c->rank_seat[i]];
-        uint64_t at = s->suspect == RG_SUSPECT_SILENT ? s->suspect_at + c->p.heartbeat_ns : 0;
+        uint64_t at = s->suspect == RG_SUSPECT_SILENT ? s->suspect_at + c->p.heartbeat_ns / 2 : 0;
         if (at > until) until = at;
     }
     if (c->now >= until) vacate(c);

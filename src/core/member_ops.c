@@ -181,7 +181,9 @@ void rg_ops_release(rg_member_t *m) {
         rg_ent_t *e = &m->ent[m->keep_slot[i] - 1];
         if (rg_key_note(e->key) < limit) rg_op_release(m, e);
     }
-    if (m->delayed) rg_ops_commit_delayed(m);
+    if (!m->delayed) return;
+    rg_ops_commit_delayed(m);
+    rg_ops_note(m, 0); /* the others may wait for this in turn */
 }
 
 void rg_ops_watermark(rg_member_t *m, uint64_t peer, uint64_t note) {

@@ -63,6 +63,7 @@ Test(op, seventy_small_ones_ahead_of_the_others__the_last_wait_for_a_release) {
     cr_assert(told(&r, 0, RG_MACT_OP_COMMIT, key_of(0, 0, 64)) == NULL);
     rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_WATERMARK, .peer = rg_member_id(r.m[1]), .note = 16 });
     cr_assert(told(&r, 0, RG_MACT_OP_COMMIT, key_of(0, 0, 69)) != NULL);
+    cr_assert(r.m[0]->noted == 70, "the others hear of it only when they are quiet");
     rig_end(&r);
 }
 
