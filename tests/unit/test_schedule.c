@@ -145,6 +145,41 @@ Test(schedule, build__a_thousand_ranks__takes_little_time_and_room) {
     }
 }
 
+/* All ranks, and the proof of them. The logarithmic algorithms take tenths of a second; a ring, with two million steps,
+ * takes seconds and is proved with fewer ranks (docs/algorithms.md has the figures). */
+Test(schedule, verify__a_thousand_ranks__logarithmic_algorithms_within_a_second) {
+    static rg_schedule_t *s[1024];
+    static uint32_t group[2 * 1024];
+    rg_topology_t topo = { 2, group };
+    for (uint32_t r = 0; r < 1024; r++) group[r] = r / 8, group[1024 + r] = r / 64;
+    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
+        rg_coll_desc_t d = desc((*a)->kind, 1024, 0, 1024);
+        struct timespec t0, t1;
+        uint64_t steps = 0;
+        char text[512];
+        d.rule_l = 1;
+        d.topo = &topo;
+        d.chunk = 1u << 20;
+        if (d.kind == RG_KIND_P2P || ((*a)->applies != NULL && !(*a)->applies(&d))) continue;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t0);
+        for (d.rank = 0; d.rank < 1024 && steps < 120000; d.rank++) {
+            s[d.rank] = built((*a)->kind, (*a)->name, &d);
+            steps += s[d.rank]->n_steps;
+        }
+        if (d.rank == 1024) {
+            cr_expect_eq(rg_sched_verify(s, 1024, text, sizeof text), RG_OK, "%s: %s", (*a)->name, text);
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t1);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+            cr_expect_lt((double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) * 1e-9, 1.0, "%s_%s",
+                         rg_kind_name((*a)->kind), (*a)->name);
+#else
+            t1 = t0;
+#endif
+        }
+        for (uint32_t r = 0; r < d.rank; r++) rg_sched_free(s[r]);
+    }
+}
+
 Test(schedule, seal__up_to_eight_ranks__one_round) {
     for (uint32_t n = 2; n <= 8; n++) {
         rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, n, n - 1, 1000);
@@ -196,6 +231,103 @@ Test(schedule, print__two_ranks__known_text) {
     cr_assert_eq(rg_sched_print(s, cut, sizeof cut), sizeof want - 1);
     cr_assert_eq(strlen(cut), sizeof cut - 1);
     cr_assert_eq(rg_sched_print(s, NULL, 0), sizeof want - 1);
+    rg_sched_free(s);
+}
+
+/* ---- Descriptions ---------------------------------------------------------------------------------------------- */
+
+Test(schedule, segments__lengths_or_offsets_or_none__as_the_header_says) {
+    static const uint64_t lens[3] = { 4, 0, 7 }, offs[3] = { 20, 3, 5 };
+    rg_coll_desc_t d = desc(RG_KIND_ALL_GATHER, 3, 1, 5);
+    cr_expect(rg_seg(&d, RG_BUF_OUT, 2).off == 10 && rg_seg(&d, RG_BUF_OUT, 2).len == 5 && rg_seg_max(&d) == 5);
+    cr_expect(rg_seg_total(&d) == 15 && rg_desc_elems(&d, RG_BUF_OUT) == 15 && rg_desc_elems(&d, RG_BUF_IN) == 5);
+    d.lens = lens;
+    cr_expect(rg_seg(&d, RG_BUF_OUT, 2).off == 4 && rg_seg(&d, RG_BUF_OUT, 2).len == 7 && rg_seg_max(&d) == 7);
+    cr_expect(rg_seg_total(&d) == 11 && rg_desc_elems(&d, RG_BUF_OUT) == 11 && rg_desc_elems(&d, RG_BUF_IN) == 0);
+    d.offs = offs;
+    cr_expect(rg_seg(&d, RG_BUF_OUT, 0).off == 20 && rg_desc_elems(&d, RG_BUF_OUT) == 24);
+    d.kind = RG_KIND_REDUCE_SCATTER;
+    cr_expect(rg_desc_elems(&d, RG_BUF_IN) == 24 && rg_desc_elems(&d, RG_BUF_OUT) == 0);
+}
+
+Test(schedule, build__callers_arrays_change_afterwards__schedule_has_its_own) {
+    uint64_t lens[2] = { 6, 3 }, offs[2] = { 0, 10 };
+    uint32_t group[2] = { 5, 6 };
+    rg_topology_t topo = { 1, group };
+    rg_coll_desc_t d = desc(RG_KIND_ALL_GATHER, 2, 1, 9);
+    d.lens = lens;
+    d.offs = offs;
+    d.topo = &topo;
+    rg_schedule_t *s = built(RG_KIND_ALL_GATHER, "direct", &d);
+    lens[0] = lens[1] = offs[0] = 1u << 30;
+    group[0] = 9;
+    topo.levels = 77;
+    cr_expect(rg_seg(&s->desc, RG_BUF_OUT, 0).len == 6 && rg_seg(&s->desc, RG_BUF_OUT, 1).off == 10);
+    cr_expect(s->desc.topo->levels == 1 && s->desc.topo->group[0] == 5 && s->desc.topo->group[1] == 6);
+    rg_sched_free(s);
+}
+
+Test(schedule, build__impossible_shapes__invalid) {
+    static const uint64_t far[2] = { UINT64_MAX - 3, 0 }, lens[2] = { 8, 8 };
+    static const uint32_t group[2] = { 0, 1 };
+    static const rg_topology_t deep = { RG_LEVELS_MAX + 1, group };
+    rg_coll_desc_t bad[6];
+    for (int i = 0; i < 6; i++) bad[i] = desc(RG_KIND_ALL_GATHER, 2, 0, 8);
+    bad[0].offs = far;
+    bad[0].lens = lens;
+    bad[1].count = UINT64_MAX / 2 + 9;
+    bad[2].topo = &deep;
+    bad[3].acc_size = 8; /* nothing is accumulated */
+    bad[4].kind = RG_KIND_P2P;
+    bad[4].size = 3;
+    bad[5].kind = RG_KIND_GATHER;
+    bad[5].root = 2;
+    for (int i = 0; i < 6; i++) {
+        rg_schedule_t *s = NULL;
+        cr_expect_eq(rg_sched_build(find(bad[i].kind, "direct"), &bad[i], &s), RG_ERR_INVALID, "case %d", i);
+        cr_expect_null(s);
+    }
+}
+
+Test(schedule, kinds__each__name_and_nature) {
+    cr_expect_str_eq(rg_kind_name(RG_KIND_REDUCE_SCATTER), "reduce_scatter");
+    cr_expect_str_eq(rg_kind_name(RG_KIND_COUNT), "?");
+    cr_expect(rg_kind_reduces(RG_KIND_REDUCE) && rg_kind_rooted(RG_KIND_REDUCE) && !rg_kind_shaped(RG_KIND_REDUCE));
+    cr_expect(rg_kind_segmented(RG_KIND_SCATTER) && rg_kind_shaped(RG_KIND_SCATTER) &&
+              !rg_kind_reduces(RG_KIND_SCATTER));
+    cr_expect(!rg_kind_shaped(RG_KIND_ALL_REDUCE) && !rg_kind_shaped(RG_KIND_BROADCAST) &&
+              !rg_kind_shaped(RG_KIND_BARRIER) && rg_kind_shaped(RG_KIND_ALL_TO_ALL));
+    cr_expect(!rg_kind_reduces(RG_KIND_COUNT) && !rg_kind_segmented((rg_kind_t)99));
+}
+
+Test(schedule, prepare__three_ranks__weights_first_and_every_reader_after_them) {
+    static const char want[] = "all_reduce rank 2 of 3, count 2, tmp 6, steps 12+0\n"
+                               "    0 send aux[2+1] to 1#0\n"
+                               "    1 recv aux[0+1] = 0#0\n"
+                               "    2 send aux[2+1] to 0#0\n"
+                               "    3 recv aux[1+1] = 1#0\n"
+                               "    4 prepare <- 1,3\n";
+    rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 3, 2, 2);
+    d.prepare = 1;
+    rg_schedule_t *s = built(RG_KIND_ALL_REDUCE, "direct", &d);
+    char text[2048];
+    rg_sched_print(s, text, sizeof text);
+    cr_expect_eq(strncmp(text, want, sizeof want - 1), 0, "%s", text);
+    cr_expect_eq(s->gate, 4);
+    for (uint32_t i = s->gate + 1; i < s->n_steps; i++) {
+        const rg_step_t *x = &s->steps[i];
+        int reads = (x->a.len != 0 && x->a.buf == RG_BUF_IN) || (x->b.len != 0 && x->b.buf == RG_BUF_IN), waits = 0;
+        for (uint32_t k = 0; k < x->n_deps; k++) waits |= s->deps[x->first_dep + k] == s->gate;
+        cr_expect_eq(reads, waits, "step %u", i);
+    }
+    rg_sched_free(s);
+}
+
+Test(schedule, prepare__many_ranks__few_rounds) {
+    rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 1000, 999, 2);
+    d.prepare = 1;
+    rg_schedule_t *s = built(RG_KIND_ALL_REDUCE, "tree", &d);
+    cr_expect_leq(s->gate, 2 * 2 * 4 * 7, "%u", s->gate);
     rg_sched_free(s);
 }
 
