@@ -259,6 +259,8 @@ static rg_status_t call_messages(struct round *q, const rg_opts_t *o) {
     struct kinds_record *r = q->r;
     rg_status_t s[2];
     if (q->n < 2) return RG_OK;
+    r->sent_to = r->members[next];
+    r->got_from = r->members[prev];
     if (r->kind == KIND_BATCH) {
         if ((s[0] = rg_batch_begin(q->g))) return s[0];
         s[0] = rg_send(q->g, q->in, q->c, RG_F32, next, o, NULL);
@@ -266,8 +268,6 @@ static rg_status_t call_messages(struct round *q, const rg_opts_t *o) {
         rg_status_t end = rg_batch_end(q->g, NULL);
         return s[0] ? s[0] : s[1] ? s[1] : end;
     }
-    r->sent_to = r->members[next];
-    r->got_from = r->members[prev];
     s[0] = rg_send(q->g, q->in, q->c, RG_F32, next, o, &req[0]);
     s[1] = rg_recv(q->g, q->out, q->c, RG_F32, prev, o, &req[1]);
     for (int i = 0; i < 2; i++)
@@ -376,7 +376,7 @@ static int one_call(struct round *q) {
         res.contributor_cap = KINDS_N;
         opts.result = &res;
         opts.on_fault = (rg_on_fault_t)r->on_fault;
-        if (q->base == MESSAGES) opts.timeout_ms = 5000;
+        if (q->base == MESSAGES) opts.timeout_ms = 1500;
         r->count = q->c;
         begin(q);
         s = r->kind == KIND_WEIGHTED ? call_weighted(q, &opts, &weighted) : call(q, &opts);
