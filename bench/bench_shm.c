@@ -5,9 +5,9 @@
  *   bench_shm --bare                 bare loops, no library at all: lines "collective ranks bytes buffers us"
  *   bench_shm --bare KIND BYTES N [ordinary|alloc]     one such figure, the microseconds alone
  * A bare loop knows everybody's addresses, agrees on nothing and survives nothing: process_vm_readv in pieces of
- * 128 KiB, add, process_vm_writev; or, where all buffers lie in one shared mapping, adding and copying. It is what there
- * is to reach. Inputs are written anew before each call; results are checked; a figure is the median of the slowest.
- * Relies on the static library for kernels and clock. */
+ * 128 KiB, add, process_vm_writev; or, where all buffers lie in one shared mapping, adding and copying. It is what
+ * there is to reach. Inputs are written anew before each call; results are checked; a figure is the median of the
+ * slowest. Relies on the static library for kernels and clock. */
 #include "kernels/kernels.h"
 #include "os/os.h"
 #include "os/shared.h"
@@ -122,7 +122,9 @@ static void bare_call(const rank_t *r, int kind) {
     meet(r->c, r->n); /* nobody's input may change, nor output be believed, before all are done */
 }
 
-static float value(int rank, uint32_t call, size_t i) { return (float)((i * 3 + (size_t)rank * 5 + call * 7) % 16 + 1); }
+static float value(int rank, uint32_t call, size_t i) {
+    return (float)((i * 3 + (size_t)rank * 5 + call * 7) % 16 + 1);
+}
 
 static float want(const rank_t *r, int kind, uint32_t call, size_t i) {
     size_t seg = r->bytes / 4 / (size_t)r->n, mine = seg * (size_t)r->me;

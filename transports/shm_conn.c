@@ -296,7 +296,7 @@ static void credentials(rg_tp_t *tp, link_t *l) {
 
 static void link_up(rg_tp_t *tp, link_t *l) {
     credentials(tp, l);
-    rgm_measure_copy(tp, l);
+    rgm_try_copy(l);
     link_state(tp, l, LINK_UP);
     tp->up[tp->n_up++] = l;
     l->conn->deadline = NEVER;

@@ -20,7 +20,7 @@
 #define RING_MOST (256u << 10)
 #define RING_LEAST (64u << 10)
 #define RING_ROOMY 8u           /* so many links have large rings; with more, memory counts */
-#define INLINE_MAX (8u << 10)   /* longer messages are fetched by the receiver */
+#define INLINE_MAX (32u << 10)  /* longer messages are fetched by the receiver; with small rings, an eighth of those */
 #define PART_MAX (16u << 10)    /* or go through the ring in such pieces; a frame is less than 3/8 of the least ring */
 #define SLOTS 64u               /* large messages under way per link and direction */
 #define REGIONS_MAX 256u        /* regions of a peer that are mapped */
@@ -138,6 +138,7 @@ typedef struct recv_op {
     rg_tp_recv_t r;
     pull_how_t how;
     uint8_t bound; /* no other message may fill it */
+    uint8_t timed; /* counts for what the link learns of its ways */
     uint8_t past;  /* its sink is written past the cache */
     uint8_t dead;  /* its message was taken back while we read: ends with its epoch or its link */
     large_t large;
@@ -193,6 +194,13 @@ typedef struct lent {
     uintptr_t from, to;
 } lent_t;
 
+typedef struct way {
+    uint8_t pushed, void_;  /* this time: through the ring; and nothing is to be learnt from it */
+    uint32_t busy, periods; /* messages under way; how often there were any */
+    uint64_t since, bytes;
+    uint64_t cost[2]; /* of 1 MiB in ns, fetched and pushed; 0: not known */
+} way_t;
+
 typedef struct mapped {
     uint64_t id;
     uint8_t *base; /* NULL: could not be mapped; fetched in another way */
@@ -211,7 +219,8 @@ typedef struct link {
     int32_t pid;
     uint64_t witness_addr;
     uint8_t witness[16];
-    uint8_t can_copy; /* process_vm_readv works, and is worth it */
+    uint8_t can_copy; /* process_vm_readv works */
+    way_t way;        /* of private memory while any of it is under way here: see shm_pull.c */
     /* Going out. */
     segment_t *out;
     uint32_t out_ring;
@@ -276,7 +285,8 @@ struct rg_tp {
     uint32_t ring_cap, ring_head, ring_n;
     uint8_t *scratch, *hot;
     lent_t lent[LENT_MAX];
-    uint32_t n_lent, lent_next;
+    uint32_t n_lent, lent_next, lent_uses, lent_samples;
+    double lent_ns; /* what a line of it costs more to write than another */
     uint32_t polls;
     uint64_t next_timer, resume_listen;
     uint64_t sent, received;
@@ -322,7 +332,7 @@ void rgm_link_clear(rg_tp_t *tp, link_t *l);
 rg_status_t rgm_segment_make(link_t *l, uint32_t ring, int *fd, rg_error_t *err);
 const char *rgm_segment_attach(link_t *l, int fd, uint32_t ring); /* NULL, or what is wrong with it */
 void rgm_segments_free(link_t *l);
-void rgm_measure_copy(rg_tp_t *tp, link_t *l);
+void rgm_try_copy(link_t *l);
 /* The region that holds a buffer, told to the peer before; 0 when there is none. */
 uint64_t rgm_region_tell(link_t *l, const void *p, uint64_t len, uint64_t *off);
 void rgm_regions_check(link_t *l); /* looks for regions that are no more */

@@ -12,9 +12,45 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#define LENT_SAMPLE 8     /* of so many sinks that peers have read, one tells what that costs */
+#define LENT_PAYS_NS 5.0  /* a line: less is lost again when the peer has to fetch it from further away */
 #define STEP (256u << 10) /* between two looks at the generation */
 
 rg_shm_hooks_t rg_shm_hooks;
+
+/* ---- Fetched or pushed ---- */
+
+/* Which of the two ways through private memory is quicker depends on how near two cores are, on whether they take
+ * turns on one, and on how a sandbox does the call; and it changes when the host moves us. So it is measured on real
+ * traffic, from when something is under way to when nothing is, and the other way is tried now and then. */
+#define TRY_FIRST 4
+#define TRY_EVERY 64
+
+static void way_begin(link_t *l) {
+    way_t *w = &l->way;
+    if (w->busy++) return;
+    w->void_ = 0;
+    w->bytes = 0;
+    uint32_t k = w->periods++;
+    w->pushed = w->cost[1] && w->cost[0] > w->cost[1];
+    if (k < TRY_FIRST) w->pushed = k & 1;
+    else if (k % TRY_EVERY == 0) w->pushed = !w->pushed;
+    if (!l->can_copy) w->pushed = 1;
+    w->since = rg_os_now_ns();
+}
+
+/* bytes 0: the message was not finished. */
+static void way_end(link_t *l, uint64_t bytes) {
+    way_t *w = &l->way;
+    w->bytes += bytes;
+    w->void_ |= bytes == 0;
+    if (--w->busy || w->void_) return;
+    uint64_t ns = rg_os_now_ns() - w->since, now = (uint64_t)((double)ns / (double)w->bytes * (1 << 20)),
+             *cost = &w->cost[w->pushed];
+    if (*cost && now > 2 * *cost)
+        now = 2 * *cost; /* somebody was interrupted, as happens: it counts, but not for all */
+    *cost = *cost ? (3 * *cost + now) / 4 : now;
+}
 
 static void ask_push(link_t *l, recv_op_t *op) {
     uint32_t slot = op->large.id.slot;
@@ -34,11 +70,15 @@ void rgm_pull_begin(rg_tp_t *tp, link_t *l, recv_op_t *op, const large_t *m) {
         op->how = PULL_REGION;
         op->from = map->base + m->off;
         l->n_pulls++;
-    } else if (l->can_copy) {
+        return;
+    }
+    way_begin(l);
+    op->timed = 1;
+    if (l->way.pushed) {
+        ask_push(l, op);
+    } else {
         op->how = PULL_COPY;
         l->n_pulls++;
-    } else {
-        ask_push(l, op);
     }
 }
 
@@ -48,6 +88,8 @@ void rgm_pull_end(link_t *l, recv_op_t *op) {
         l->pushed[op->large.id.slot] = NULL;
         l->push_owed &= ~(1ull << op->large.id.slot);
     }
+    if (op->timed) way_end(l, op->got == op->r.len ? op->got : 0);
+    op->timed = 0;
     op->how = PULL_NONE;
 }
 
@@ -79,22 +121,53 @@ static int copy_from(const link_t *l, void *to, uint64_t addr, size_t n) {
     return -1;
 }
 
-/* As rgm_sink(), past the cache if that is where the sink lies. */
-static void pour(rg_tp_t *tp, const recv_op_t *op, const uint8_t *p, uint64_t off, uint64_t n) {
+/* Elements [i, i + k) of a sink: into their place, or by way of `hot`, which stays in L1, past the cache. */
+static void bite(rg_tp_t *tp, const rg_tp_recv_t *r, const uint8_t *p, uint64_t i, uint64_t k, int past) {
+    uint64_t e = r->reduce ? r->dst_elem : 1;
+    uint8_t *dst = (uint8_t *)r->dst + i * e;
+    if (r->reduce) r->reduce(r->reduce_ctx, past ? tp->hot : dst, (const uint8_t *)r->a + i * r->a_elem, p, k);
+    else if (!past) memcpy(dst, p, k);
+    if (past) rg_copy_past_cache(dst, r->reduce ? tp->hot : p, k * e);
+}
+
+/* What a line that peers have read costs more to write than one that is ours: between the threads of one core nothing,
+ * between distant cores 30 ns. One bite each way tells; the larger the difference the more is to be gained. */
+static void sample_lent(rg_tp_t *tp, const rg_tp_recv_t *r, const uint8_t *p, uint64_t k) {
+    uint64_t e = r->reduce ? r->dst_elem : 1, w = r->reduce ? r->wire_elem : 1, t0 = rg_os_now_ns();
+    bite(tp, r, p, 0, k, 0);
+    uint64_t t1 = rg_os_now_ns();
+    if (r->reduce) r->reduce(r->reduce_ctx, tp->hot, (const uint8_t *)r->a + k * r->a_elem, p + k * w, k);
+    else memcpy(tp->hot, p + k, k);
+    uint64_t t2 = rg_os_now_ns();
+    rg_copy_past_cache((uint8_t *)r->dst + k * e, tp->hot, k * e);
+    double lines = (double)(k * e) / 64, ns = ((double)(t1 - t0) - (double)(t2 - t1)) / lines;
+    if (ns < 0) ns = 0;
+    if (ns > 2 * tp->lent_ns + 10) ns = 2 * tp->lent_ns + 10; /* an interrupt */
+    tp->lent_ns = tp->lent_samples++ ? (tp->lent_ns * 3 + ns) / 4 : ns;
+}
+
+/* As rgm_sink(), past the cache if the sink lies in what peers have read and that pays. */
+static void pour(rg_tp_t *tp, recv_op_t *op, const uint8_t *p, uint64_t off, uint64_t n) {
     const rg_tp_recv_t *r = &op->r;
     if (!op->past) {
         rgm_sink(r, p, off, n);
         return;
     }
-    if (!r->reduce) {
-        rg_copy_past_cache((uint8_t *)r->dst + off, p, n);
+    uint64_t e = r->reduce ? r->dst_elem : 1, w = r->reduce ? r->wire_elem : 1, most = HOT / (e > w ? e : w);
+    uint64_t i = off / w, end = i + n / w;
+    if (i == 0 && end >= 2 * most && tp->lent_uses++ % LENT_SAMPLE == 0) {
+        sample_lent(tp, r, p, most);
+        i = 2 * most;
+        p += i * w;
+    }
+    op->past = tp->lent_ns > LENT_PAYS_NS;
+    if (!op->past) {
+        rgm_sink(r, p, i * w, (end - i) * w);
         return;
     }
-    uint64_t i = off / r->wire_elem, end = i + n / r->wire_elem, bite = HOT / r->dst_elem;
-    for (uint64_t k; i < end; i += k, p += k * r->wire_elem) {
-        k = end - i < bite ? end - i : bite;
-        r->reduce(r->reduce_ctx, tp->hot, (const uint8_t *)r->a + i * r->a_elem, p, k);
-        rg_copy_past_cache((uint8_t *)r->dst + i * r->dst_elem, tp->hot, k * r->dst_elem);
+    for (uint64_t k; i < end; i += k, p += k * w) {
+        k = end - i < most ? end - i : most;
+        bite(tp, r, p, i, k, 1);
     }
 }
 
@@ -121,6 +194,7 @@ static int fetch(rg_tp_t *tp, link_t *l, recv_op_t *op, uint64_t *budget) {
             /* Memory that only its owner can read (a device's, say), or a permission that was withdrawn. */
             if (e == EPERM || e == ENOSYS) l->can_copy = 0;
             l->n_pulls--;
+            l->way.void_ = 1;
             ask_push(l, op);
             return -1;
         }

@@ -10,7 +10,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define PAST_CACHE 512u
+#define PAST_CACHE 2048u
+
+static uint32_t inline_max(const link_t *l) { return l->out_ring / 8 < INLINE_MAX ? l->out_ring / 8 : INLINE_MAX; }
 
 static uint32_t frame_bytes(uint32_t len) { return 64u + (len > 8 ? (len + 63u) & ~63u : 0u); }
 
@@ -79,7 +81,7 @@ static int put_small(rg_tp_t *tp, link_t *l, const rg_tp_send_t *s) {
 }
 
 int rgm_send_now(rg_tp_t *tp, link_t *l, const rg_tp_send_t *s) {
-    if (s->len > INLINE_MAX || !put_small(tp, l, s)) return 0;
+    if (s->len > inline_max(l) || !put_small(tp, l, s)) return 0;
     rgm_bell(l);
     return 1;
 }
@@ -233,7 +235,7 @@ static int put_queue(rg_tp_t *tp, link_t *l) {
     int any = 0;
     while (l->send_head) {
         send_op_t *op = l->send_head, *next = op->next;
-        int small = op->s.len <= INLINE_MAX;
+        int small = op->s.len <= inline_max(l);
         if (!(small ? put_small(tp, l, &op->s) : put_large(tp, l, op))) break;
         any = 1;
         l->send_head = next;
