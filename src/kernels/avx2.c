@@ -95,6 +95,9 @@ OP int any_above8(V m, int limit) {
 /* Even lanes of x and odd lanes of y. */
 OP V weave8(V x, V y) { return _mm256_blendv_epi8(x, y, _mm256_set1_epi16((short)0xff00)); }
 
+/* The signs of bytes put on magnitudes. */
+OP V with_signs(V m, V signs) { return _mm256_or_si256(m, _mm256_and_si256(signs, _mm256_set1_epi8((char)0x80))); }
+
 OP V weave16(V x, V y) { return _mm256_blend_epi16(x, y, 0xaa); }
 
 /* ---- 16-bit floats ---------------------------------------------------------------------------------------------- */

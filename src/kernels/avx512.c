@@ -78,6 +78,9 @@ OP int any_above8(V m, int limit) { return _mm512_cmpgt_epi8_mask(m, _mm512_set1
 /* Even lanes of x and odd lanes of y. */
 OP V weave8(V x, V y) { return _mm512_mask_mov_epi8(x, 0xaaaaaaaaaaaaaaaaull, y); }
 
+/* The signs of bytes put on magnitudes. */
+OP V with_signs(V m, V signs) { return _mm512_ternarylogic_epi32(m, signs, _mm512_set1_epi8((char)0x80), 0xf8); }
+
 OP V weave16(V x, V y) { return _mm512_mask_mov_epi16(x, 0xaaaaaaaau, y); }
 
 /* ---- 16-bit floats ---------------------------------------------------------------------------------------------- */

@@ -277,41 +277,48 @@ OP V combine_f16(V v, V w, int kind, int op, factors_t f) {
     return join_f16(MM(mul_ps)(v0, w0), MM(mul_ps)(v1, w1));
 }
 
-/* The magnitude of an f16, at most `most`, rounded to nearest even above its last `drop` bits, which stay. */
-OP V round_f16(V h, int drop, int most) {
-    V m = MM(min_epi16)(SI(and)(h, MM(set1_epi16)(0x7fff)), MM(set1_epi16)((short)most));
-    V odd = SI(and)(MM(srli_epi16)(m, drop), MM(set1_epi16)(1));
-    return MM(add_epi16)(MM(add_epi16)(m, odd), MM(set1_epi16)((short)((1 << (drop - 1)) - 1)));
+/* Rounds each 16-bit lane to nearest even above its lower byte, which stays. */
+OP V round_upper(V h) {
+    V odd = SI(and)(MM(srli_epi16)(h, 8), MM(set1_epi16)(1));
+    return MM(add_epi16)(MM(add_epi16)(h, odd), MM(set1_epi16)(0x7f));
 }
+
+/* The upper bytes of the lanes of h0 and h1 in turn. */
+OP V weave_upper(V h0, V h1) { return weave8(MM(srli_epi16)(h0, 8), h1); }
 
 /* The sum or product of two 8-bit floats is rounded to f16 and then once more, which gives what one rounding would: an
  * f16 has more than twice their significant bits, and its smallest subnormal is small enough (a test goes through all
  * pairs). So with operands that were multiplied by a power of two not below 2^-6, but not with a factor afterwards.
- * Vectors with NaN, or infinity, which must not be taken for overflow, stop the loop: the caller does one step in the
- * general way. */
-OP size_t raw_bytes(char *dst, const char *x, const char *y, size_t n, int kind, int op, factors_t f) {
-    const int e4m3 = kind == RG_SMALL_E4M3;
-    const V magnitude = MM(set1_epi8)(0x7f), upper = MM(set1_epi16)((short)0xff00);
-    const V place = MM(set1_epi16)((short)0xbf80); /* e4m3: a shorter exponent, moved down */
+ * Vectors with NaN or infinity stop the loop, and those with an overflow where that looks the same: the caller does one
+ * step in the general way. */
+OP size_t raw_e5m2(char *dst, const char *x, const char *y, size_t n, int op, factors_t f) {
+    const V upper = MM(set1_epi16)((short)0xff00), exponent = MM(set1_epi8)(0x7c);
     size_t i = 0;
     for (; n - i >= VB; i += VB) {
-        V a = vload(x + i), b = vload(y + i), even, odd;
-        if (any_above8(MM(max_epi8)(SI(and)(a, magnitude), SI(and)(b, magnitude)), e4m3 ? 0x7e : 0x7b)) break;
-        V a0 = MM(slli_epi16)(a, 8), b0 = MM(slli_epi16)(b, 8), a1 = SI(and)(a, upper), b1 = SI(and)(b, upper);
-        if (e4m3) {
-            a0 = SI(and)(MM(srai_epi16)(a0, 1), place), b0 = SI(and)(MM(srai_epi16)(b0, 1), place);
-            a1 = SI(and)(MM(srai_epi16)(a, 1), place), b1 = SI(and)(MM(srai_epi16)(b, 1), place);
-        }
-        V h0 = combine_f16(a0, b0, kind, op, f), h1 = combine_f16(a1, b1, kind, op, f);
-        if (e4m3) {
-            even = MM(srli_epi16)(round_f16(h0, 7, 0x3f00), 7); /* 448 / 256 */
-            odd = MM(slli_epi16)(round_f16(h1, 7, 0x3f00), 1);
-        } else {
-            even = MM(srli_epi16)(round_f16(h0, 8, 0x7b00), 8);
-            odd = round_f16(h1, 8, 0x7b00);
-        }
-        V signs = SI(andnot)(magnitude, weave8(MM(srli_epi16)(h0, 8), h1));
-        vstore(dst + i, SI(or)(weave8(even, odd), signs));
+        V a = vload(x + i), b = vload(y + i), a0 = MM(slli_epi16)(a, 8), b0 = MM(slli_epi16)(b, 8);
+        V h0 = combine_f16(a0, b0, RG_SMALL_E5M2, op, f);
+        V h1 = combine_f16(SI(and)(a, upper), SI(and)(b, upper), RG_SMALL_E5M2, op, f);
+        V d = weave_upper(round_upper(h0), round_upper(h1));
+        if (any_above8(SI(and)(d, exponent), 0x7b)) break;
+        vstore(dst + i, d);
+    }
+    return i;
+}
+
+OP size_t raw_e4m3(char *dst, const char *x, const char *y, size_t n, int op, factors_t f) {
+    const V magnitude = MM(set1_epi8)(0x7f), largest = MM(set1_epi16)(0x7e00);
+    const V place = MM(set1_epi16)((short)0xbf80); /* the exponent is one bit shorter: moved down */
+    size_t i = 0;
+    for (; n - i >= VB; i += VB) {
+        V a = vload(x + i), b = vload(y + i);
+        if (any_above8(MM(max_epi8)(SI(and)(a, magnitude), SI(and)(b, magnitude)), 0x7e)) break;
+        V a0 = SI(and)(MM(srai_epi16)(MM(slli_epi16)(a, 8), 1), place), a1 = SI(and)(MM(srai_epi16)(a, 1), place);
+        V b0 = SI(and)(MM(srai_epi16)(MM(slli_epi16)(b, 8), 1), place), b1 = SI(and)(MM(srai_epi16)(b, 1), place);
+        V h0 = combine_f16(a0, b0, RG_SMALL_E4M3, op, f), h1 = combine_f16(a1, b1, RG_SMALL_E4M3, op, f);
+        /* Moved up again, over the sign, and not above 448. */
+        V m0 = round_upper(MM(min_epu16)(MM(slli_epi16)(h0, 1), largest));
+        V m1 = round_upper(MM(min_epu16)(MM(slli_epi16)(h1, 1), largest));
+        vstore(dst + i, with_signs(weave_upper(m0, m1), weave_upper(h0, h1)));
     }
     return i;
 }
@@ -328,7 +335,9 @@ OP size_t small_loop(const rg_red_t *r, char *dst, const char *x, const char *y,
     if (both_raw && (op == RG_MIN || op == RG_MAX)) i = raw_minmax(dst, x, y, n, kind, op);
     else if (both_raw && kind == RG_SMALL_BF16) i = raw_bf16(dst, x, y, n, op, scaled, f);
     for (;; i += 2 * VE) {
-        if (bytes) i += raw_bytes(dst + i, x + i, y + i, n - i, kind, op, f);
+        if (bytes)
+            i += kind == RG_SMALL_E4M3 ? raw_e4m3(dst + i, x + i, y + i, n - i, op, f)
+                                       : raw_e5m2(dst + i, x + i, y + i, n - i, op, f);
         if (n - i < 2 * VE) break;
         vpair_t a = small_load(x, i, kind, xa), b = small_load(y, i, kind, ya), d;
         d.v0 = small_op(a.v0, b.v0, kind, op, combo, scaled, f);
