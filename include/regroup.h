@@ -27,10 +27,10 @@ extern "C" {
 #endif
 
 #define RG_VERSION_MAJOR 0
-#define RG_VERSION_MINOR 1
+#define RG_VERSION_MINOR 2
 #define RG_VERSION_PATCH 0
 
-/* The version of the library that is running, as "0.1.0". Static storage. */
+/* The version of the library that is running, as "0.2.0". Static storage. */
 const char *rg_version(void);
 
 /* ---- Status ------------------------------------------------------------------------------------------------- */
