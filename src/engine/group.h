@@ -224,7 +224,7 @@ typedef struct rg_todo {
     uint64_t peer, computed;
     uint32_t keep;
     rg_status_t status;
-    char text[RG_CORE_TEXT_MAX];
+    const char *text; /* of an error: a copy; NULL: none */
 } rg_todo_t;
 
 /* Numbers of tagged operations and of messages between two. */
@@ -272,6 +272,7 @@ struct rg_group {
     int sleeping;           /* threads in epoll_wait */
     int epfd, wakefd;
     uint64_t last_drive_ns;
+    uint64_t now_ns; /* of the last round or call, for what happens within it */
     int async_work; /* requests that nobody waits for in a call */
     int thread_running, stop;
     uint32_t forks; /* of this process when the group was opened, see rg_group_inherited() */

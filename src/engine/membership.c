@@ -35,6 +35,8 @@ void rg_group_over(rg_group_t *g, rg_status_t status, const char *text) {
     rg_wake(g);
 }
 
+#define LINK_FDS 5 /* of a link through shared memory */
+
 /* ---- Actions
  * ----------------------------------------------------------------------------------------------------------- */
 
@@ -63,8 +65,7 @@ static void act_todo(rg_group_t *g, const rg_member_action_t *a) {
     t->computed = a->computed;
     t->keep = a->keep;
     t->status = a->status;
-    t->text[0] = 0;
-    if (a->text) snprintf(t->text, sizeof t->text, "%s", a->text);
+    t->text = a->text && *a->text ? strdup(a->text) : NULL; /* without memory the status alone has to do */
 }
 
 static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
@@ -78,7 +79,7 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     }
     if (i >= g->n_links) g->n_links = i + 1;
     rg_error_t err = { 0 };
-    if (rg_os_need_fds((g->n_links + 16) * g->cfg.rails + 64, &err) != RG_OK) /* the link may still fit: try */
+    if (rg_os_need_fds((g->n_links + 16) * (g->cfg.rails + LINK_FDS) + 64, &err) != RG_OK) /* the link may still fit: try */
         rg_group_set_errmsg(g, "%s", err.text);
     g->links[i] = (rg_link_t){ .id = a->peer, .host = a->member->host, .site = a->member->site, .dial = a->dial };
     /* A link that cannot be made must say so while the join that wants it can still pass the reason on. */
@@ -186,16 +187,21 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a) {
     }
 }
 
+static void link_failed(rg_group_t *g, uint64_t peer, const char *text) {
+    rg_member_event_t down = { .type = RG_MEV_LINK_DOWN, .peer = peer, .text = text ? text : "" };
+    rg_core_event(g, &down);
+}
+
 static void run_todo(rg_group_t *g) {
     if (g->in_todo) return;
     g->in_todo = 1;
     while (g->todo_at < g->todo_len) {
         rg_todo_t t = g->todo[g->todo_at++];
-        rg_member_event_t down = { .type = RG_MEV_LINK_DOWN, .peer = t.peer, .text = t.text };
-        if (t.type == RG_MACT_CONNECT) rg_core_event(g, &down);
+        if (t.type == RG_MACT_CONNECT) link_failed(g, t.peer, t.text);
         else if (t.type == RG_MACT_EXPELLED)
-            rg_group_over(g, t.status ? t.status : RG_ERR_EXPELLED, t.text[0] ? t.text : "expelled from the group");
+            rg_group_over(g, t.status ? t.status : RG_ERR_EXPELLED, t.text ? t.text : "expelled from the group");
         else rg_op_verdict(g, &t);
+        if (t.text) free((char *)(uintptr_t)t.text);
     }
     g->todo_at = g->todo_len = 0;
     g->in_todo = 0;

@@ -10,24 +10,20 @@
 #define COOKIE_SERVE (1ull << 63)
 #define KEPT_MAX 64u /* copies that the core asks for at one time (W2 of docs/protocol.md) */
 
-static uint32_t mix(uint32_t h, uint64_t v) {
-    for (int i = 0; i < 8; i++, v >>= 8) h = (h ^ (uint32_t)(v & 255)) * 16777619u;
-    return h;
-}
-
-static uint32_t sig_hash(const rg_op_sig_t *s, uint32_t more) {
-    uint32_t h = mix(2166136261u, (uint64_t)s->kind | (uint64_t)s->dtype << 8 | (uint64_t)s->op << 16 |
-                                      (uint64_t)s->on_fault << 24 | (uint64_t)s->rule_l << 32);
-    return mix(mix(mix(h, s->root), s->count), (uint64_t)s->variant << 32 | more);
-}
-
-/* ---- Numbering --------------------------------------------------------------------------------------------------- */
-
 static uint64_t mix64(uint64_t a, uint64_t b) {
     uint64_t h = (a ^ b * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
     h = (h ^ h >> 31) * 0x94d049bb133111ebu;
     return h ^ h >> 29;
 }
+
+static uint32_t sig_hash(const rg_op_sig_t *s, uint32_t more) {
+    uint64_t h = (uint64_t)s->kind | (uint64_t)s->dtype << 8 | (uint64_t)s->op << 16 | (uint64_t)s->on_fault << 24 |
+                 (uint64_t)s->rule_l << 32;
+    h = mix64(mix64(h, s->root), mix64(s->count, (uint64_t)s->variant << 32 | more));
+    return (uint32_t)(h ^ h >> 32);
+}
+
+/* ---- Numbering --------------------------------------------------------------------------------------------------- */
 
 static rg_tagseq_t *tag_slot(rg_group_t *h, uint64_t set, uint32_t tag) {
     uint32_t i = (uint32_t)(mix64(set, tag) >> 32) & (h->cap_tags - 1);
@@ -238,6 +234,7 @@ rg_status_t rg_op_submit(rg_request_t *op) {
     rg_status_t st = op_number(op, &seq);
     if (st != RG_OK) return st;
     op->state = RG_OPS_NEW;
+    g->now_ns = op->res.start_ns;
     rg_op_link(op);
     ++*seq;
     if (op->self) return rg_self_submit(op);
@@ -488,13 +485,13 @@ static void op_commit(rg_request_t *op, uint64_t computed, int keep) {
 
 void rg_op_complete(rg_request_t *op) {
     op->state = RG_OPS_COMPLETE;
-    rg_member_event_t ev = { .type = RG_MEV_OP_COMPLETE, .key = op->key };
+    rg_member_event_t ev = { .type = RG_MEV_OP_COMPLETE, .now_ns = op->g->now_ns, .key = op->key };
     rg_core_event(op->g, &ev);
 }
 
 void rg_op_done(rg_request_t *op) {
     if (!op->sig.rule_l) return; /* committed at completion, or the core makes it wait for room to keep copies */
-    rg_member_event_t ev = { .type = RG_MEV_OP_DONE, .key = op->key };
+    rg_member_event_t ev = { .type = RG_MEV_OP_DONE, .now_ns = op->g->now_ns, .key = op->key };
     rg_core_event(op->g, &ev);
 }
 

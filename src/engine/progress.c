@@ -81,6 +81,7 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
 /* One round. The control connection, timers and deadlines are looked at now and then, data every time. */
 int rg_progress(rg_group_t *g, uint64_t now) {
     if (g->phase == RG_PHASE_OVER) return 0;
+    g->now_ns = now;
     int any = poll_transport(g, now);
     if (now - g->last_control_ns < CONTROL_EVERY_NS || g->phase == RG_PHASE_OVER) return any;
     g->last_control_ns = now;
