@@ -1,9 +1,9 @@
 /* bench_kernels.c: how fast the kernels are beside what the machine can move. For every type, operator and combination
  * of operands that an all-reduce uses, with operands in L1, in L2 and in memory, it prints the bytes read and written
  * per second by the kernel, by a loop that only loads and stores the same bytes with vectors of the same width, and the
- * ratio. The two take turns. Of each the best time counts, as other programs can only slow a run down; the ratio is the
- * median of those of neighbouring turns, which a change of pace in between hardly moves. Relies on the library's
- * internals. It must not check results: that is what the unit tests are for. */
+ * ratio. The two take turns; every figure is a median, the ratio that of neighbouring turns, so that a change of pace
+ * in between hardly moves it. Relies on the library's internals. It must not check results: that is what the unit tests
+ * are for. */
 #include "kernels/kernels.h"
 
 #include <stdio.h>
@@ -99,7 +99,7 @@ enum { LEVELS = sizeof levels / sizeof levels[0] };
 enum { MAX_TURNS = 4096 };
 
 typedef struct pair {
-    double first, second, ratio; /* the best seconds for a call of each; the median of second / first */
+    double first, second, ratio; /* medians: seconds for a call of each, and second / first */
 } pair_t;
 
 static int compare_doubles(const void *a, const void *b) {
@@ -118,37 +118,37 @@ static int compare_doubles(const void *a, const void *b) {
         (seconds) = (used() - t_) / (double)(inner);                                                                   \
     } while (0)
 
-/* Each turn moves about half a mebibyte, so that a turn without an interruption is likely. */
+static double median(double *v, size_t n) {
+    qsort(v, n, sizeof *v, compare_doubles);
+    return v[n / 2];
+}
+
+/* Each turn moves a few mebibytes, beside which reading the clock is nothing. */
 #define ALTERNATE(p, bytes, call1, call2)                                                                              \
     do {                                                                                                               \
-        static double ratios_[MAX_TURNS];                                                                              \
-        size_t inner_ = (bytes) >= (512u << 10) ? 1 : (512u << 10) / (bytes), turns_ = 0;                              \
+        static double firsts_[MAX_TURNS], seconds_[MAX_TURNS], ratios_[MAX_TURNS];                                     \
+        size_t inner_ = (bytes) >= (4u << 20) ? 1 : (4u << 20) / (bytes), turns_ = 0;                                  \
         double end_ = now() + seconds_per_row;                                                                         \
-        (p) = (pair_t){ 1e30, 1e30, 0 };                                                                               \
         call1;                                                                                                         \
         do {                                                                                                           \
-            double first_, second_;                                                                                    \
-            TIMED(first_, inner_, call1);                                                                              \
-            TIMED(second_, inner_, call2);                                                                             \
-            if (first_ < (p).first) (p).first = first_;                                                                \
-            if (second_ < (p).second) (p).second = second_;                                                            \
-            ratios_[turns_++] = second_ / first_;                                                                      \
-        } while (turns_ < 5 || (turns_ < MAX_TURNS && now() < end_));                                                  \
-        qsort(ratios_, turns_, sizeof ratios_[0], compare_doubles);                                                    \
-        (p).ratio = ratios_[turns_ / 2];                                                                               \
+            TIMED(firsts_[turns_], inner_, call1);                                                                     \
+            TIMED(seconds_[turns_], inner_, call2);                                                                    \
+            ratios_[turns_] = seconds_[turns_] / firsts_[turns_];                                                      \
+        } while (++turns_ < 5 || (turns_ < MAX_TURNS && now() < end_));                                                \
+        (p) = (pair_t){ median(firsts_, turns_), median(seconds_, turns_), median(ratios_, turns_) };                  \
     } while (0)
 
 static void print_row(const char *level, int place, const char *type, const char *op, const char *how, double moved,
-                      pair_t best) {
+                      pair_t pace) {
     const char *where = places[place].name;
-    double rate = moved / best.first / 1e9, most = moved / best.second / 1e9;
+    double rate = moved / pace.first / 1e9, most = moved / pace.second / 1e9;
     measured[place]++;
-    below[place] += best.ratio < goal;
+    below[place] += pace.ratio < goal;
     if (json)
         printf("%s\n  {\"level\": \"%s\", \"where\": \"%s\", \"type\": \"%s\", \"op\": \"%s\", \"operands\": \"%s\", "
                "\"gbps\": %.2f, \"traffic_gbps\": %.2f, \"ratio\": %.3f}",
-               rows ? "," : "[", level, where, type, op, how, rate, most, best.ratio);
-    else printf("%-7s %-7s %-7s %-5s %-12s %8.1f %8.1f %6.2f\n", level, where, type, op, how, rate, most, best.ratio);
+               rows ? "," : "[", level, where, type, op, how, rate, most, pace.ratio);
+    else printf("%-7s %-7s %-7s %-5s %-12s %8.1f %8.1f %6.2f\n", level, where, type, op, how, rate, most, pace.ratio);
     rows++;
 }
 
@@ -167,11 +167,11 @@ static void row(const level_t *l, const range_t *r, int place, rg_dtype_t dtype,
     size_t n = r->bytes / widest, rounds = r->bytes / (4 * l->vector), moved = n * (x + y + d);
     traffic_fn traffic = l->traffic[shape_of(flags, acc / raw)];
     rg_red_t red;
-    pair_t best;
+    pair_t pace;
     /* Two inputs become a result in groups of two only. */
     if (rg_red_init(&red, dtype, op, flags & (RG_RED_A_ACC | RG_RED_B_ACC) ? 3 : 2, flags) != RG_OK) return;
-    ALTERNATE(best, moved, rg_red_run(&red, r->dst, r->x, r->y, n), traffic(r->dst, r->x, r->y, rounds));
-    print_row(l->name, place, rg_dtype_name(dtype), rg_op_name(op), how, (double)moved, best);
+    ALTERNATE(pace, moved, rg_red_run(&red, r->dst, r->x, r->y, n), traffic(r->dst, r->x, r->y, rounds));
+    print_row(l->name, place, rg_dtype_name(dtype), rg_op_name(op), how, (double)moved, pace);
 }
 
 /* Operands as algorithms use them: two inputs to a result; a partial value and what came in; two partial values to a
@@ -197,15 +197,15 @@ static void level_rows(const level_t *l, const range_t *r, int place) {
 /* Factors and copies, beside memcpy of the same range. */
 static void copy_rows(const level_t *l, const range_t *r, int place) {
     static const rg_dtype_t floats[] = { RG_F16, RG_BF16, RG_F32, RG_F64, RG_F8E4M3, RG_F8E5M2 };
-    pair_t best;
+    pair_t pace;
     double moved = 2.0 * (double)r->bytes;
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
         size_t n = r->bytes / rg_dtype_size(floats[i]);
-        ALTERNATE(best, r->bytes, rg_scale(floats[i], r->dst, r->x, n, 0.75), memcpy(r->dst, r->x, r->bytes));
-        print_row(l->name, place, rg_dtype_name(floats[i]), "scale", "raw=raw", moved, best);
+        ALTERNATE(pace, r->bytes, rg_scale(floats[i], r->dst, r->x, n, 0.75), memcpy(r->dst, r->x, r->bytes));
+        print_row(l->name, place, rg_dtype_name(floats[i]), "scale", "raw=raw", moved, pace);
     }
-    ALTERNATE(best, r->bytes, rg_copy_past_cache(r->dst, r->x, r->bytes), memcpy(r->dst, r->x, r->bytes));
-    print_row(l->name, place, "-", "copy", "past cache", moved, best);
+    ALTERNATE(pace, r->bytes, rg_copy_past_cache(r->dst, r->x, r->bytes), memcpy(r->dst, r->x, r->bytes));
+    print_row(l->name, place, "-", "copy", "past cache", moved, pace);
 }
 
 static int usage(const char *name, int code) {
