@@ -2,7 +2,7 @@
  * final value to all. As few bytes as the ring with two hops instead of 2(n-1): for middle and large data on few
  * ranks. It is the reduce-scatter and all-gather by direct exchange that Thakur, Rabenseifner and Gropp 2005 describe,
  * put together piece by piece. TMP holds WINDOW pieces (two more per rank to write to, in rank order). */
-#include "regroup_algorithm.h"
+#include "owner_fold.h"
 
 /* Pieces under way, and how many pieces the second shot runs behind the first. */
 #define WINDOW 4u
@@ -25,10 +25,6 @@ static rg_span_t tmp_of(const shots_t *x, uint32_t place, uint32_t p, uint64_t l
     return rg_span(RG_BUF_TMP, ((uint64_t)place * WINDOW + p % WINDOW) * x->piece_max, len);
 }
 
-/* In rank order the fold begins with rank 0 and rank 1, and an owner that is neither has nothing of its own to add
- * the first arrival to: rank 0 then sends its part as a partial value, which can be received as it is. */
-static int begins_elsewhere(const shots_t *x, uint32_t owner) { return x->ordered && x->n > 2 && owner >= 2; }
-
 /* First shot, giving: this rank's part of everybody's piece p. The owner right below comes first, because this rank is
  * the first that it waits for. */
 static void give(shots_t *x, uint32_t p) {
@@ -39,7 +35,7 @@ static void give(shots_t *x, uint32_t p) {
         if (part.len == 0) continue;
         /* Bounds what is under way; and then the place in TMP is free as well, for what came was made from it. */
         uint32_t deps[2] = { x->came[w][owner], x->sent[w][owner] };
-        if (x->r == 0 && begins_elsewhere(x, owner)) {
+        if (x->r == 0 && owner_begins_elsewhere(x->ordered != 0, x->n, owner)) {
             rg_span_t acc = tmp_of(x, owner, p, part.len);
             deps[0] = rg_sched_copy(x->s, acc, part, 0, deps, 2);
             part = acc;
@@ -48,38 +44,12 @@ static void give(shots_t *x, uint32_t p) {
     }
 }
 
-/* First shot, taking: fold everybody's part of this rank's own piece p, starting with its own and going up, or in rank
- * order. */
+/* First shot, taking: fold everybody's part of this rank's own piece p. */
 static void take(shots_t *x, uint32_t p) {
-    uint32_t n = x->n, r = x->r, w = p % WINDOW, dep = x->fin[w];
-    rg_span_t in = piece_of(x, RG_BUF_IN, r, p), out = piece_of(x, RG_BUF_OUT, r, p);
+    uint32_t w = p % WINDOW;
+    rg_span_t in = piece_of(x, RG_BUF_IN, x->r, p), out = piece_of(x, RG_BUF_OUT, x->r, p);
     if (in.len == 0) return;
-    rg_span_t acc = tmp_of(x, 0, p, in.len);
-    int started = 0, own_used = 0; /* acc holds something; the own part is in it */
-    for (uint32_t i = 0, left = n; i < n; i++) {
-        uint32_t from = x->ordered ? i : (r + i) % n;
-        left--;
-        rg_span_t dst = left == 0 ? out : acc;
-        uint32_t final = left == 0 ? RG_STEP_FINAL : 0;
-        if (from == r) {
-            /* At the start it waits for the next arrival; later it is folded in by itself. */
-            if (started && !own_used) dep = rg_sched_reduce(x->s, dst, acc, in, final, &dep, 1);
-            own_used = 1;
-        } else if (started || own_used) {
-            dep = rg_sched_recv_reduce(x->s, from, dst, started ? acc : in, final, &dep, 1);
-            started = 1;
-        } else if (r == 1) { /* rank order: the first arrival is rank 0's, folded with the own part at once */
-            dep = rg_sched_recv_reduce(x->s, from, n == 2 ? out : acc, in, RG_STEP_SWAP | (n == 2 ? RG_STEP_FINAL : 0),
-                                       &dep, 1);
-            started = own_used = 1;
-            i++;
-            left--;
-        } else {
-            dep = rg_sched_recv(x->s, from, acc, RG_STEP_WIRE_ACC, &dep, 1);
-            started = 1;
-        }
-    }
-    x->fin[w] = dep;
+    x->fin[w] = owner_fold(x->s, x->ordered != 0, out, in, tmp_of(x, 0, p, in.len), x->fin[w]);
 }
 
 /* Second shot: the final value of the own piece to all, theirs from all. */
