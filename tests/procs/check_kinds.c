@@ -256,7 +256,8 @@ static int one_kill(struct tally *t, enum kind kind, int victim, unsigned *seed)
         judge(t, g, 0);
         learn(t, g);
     }
-    double own = t->kind[kind].own_us > 20 ? t->kind[kind].own_us : 20, while_us = own * 1.2 * (draw(seed) % 1000) / 1000;
+    double own = t->kind[kind].own_us > 20 ? t->kind[kind].own_us : 20,
+           while_us = own * 1.2 * (draw(seed) % 1000) / 1000;
     if (!PROCS_WAIT(w->gen >= at, 20)) return dump("the victim does not come"), 1;
     __atomic_store_n(&kinds_sh->limit_gen, at, __ATOMIC_RELEASE);
     pause_us(while_us);

@@ -34,9 +34,9 @@ seen() { # TEXT FILE: waits up to 20 s
 ok no_command__usage exits 2
 ok unknown_command__usage both 2 "no command" frobnicate
 ok help__on_standard_output both 0 "usage: regroup" --help
-for c in coordinator run bench status; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
+for c in coordinator run bench explain tune status; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
 ok version__printed both 0 "regroup [0-9]" version
-for c in coordinator run bench status; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
+for c in coordinator run bench explain tune status; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
 ok run__without_a_program both 2 "no program" run -n 2
 ok run__bad_fault both 2 "not what this option takes" run -n 2 --kill 1 -- true
 ok run__fault_of_a_peer_that_is_none both 2 "there is no peer 9" run -n 2 --kill 9@1 -- true
@@ -76,6 +76,7 @@ pair "$tmp/b0" &
 one=$!
 ok status__a_member_that_waits known
 ok status__shows_the_group both 0 "group pair" status "$address"
+ok status__shows_hosts_and_links says 'host .*site .*links'
 ok status__json both 0 '"name":"pair"' status "$address" --json
 pair "$tmp/b1" &
 two=$!
@@ -94,5 +95,27 @@ ok bench__types_and_operators both 0 "errors: 0" bench all_reduce -n 2 -b 1000 -
 ok bench__broadcast both 0 "errors: 0" bench broadcast -n 3 -b 64K -e 64K -r 2 -i 3 --check --in-place
 ok bench__barrier both 0 "errors: 0" bench barrier -n 2 -i 10
 ok bench__root_that_is_none exits 2 bench broadcast -n 2 -b 4K -e 4K -r 9
+for c in all_gather reduce_scatter reduce gather scatter all_to_all; do
+    ok "bench__${c}" both 0 "errors: 0" bench $c -n 3 -b 1000 -e 64K -f 64 -i 3 --check
+    ok "bench__${c}__in_place_with_own_memory" both 0 "errors: 0" bench $c -n 2 -b 64K -e 64K -i 3 --check --in-place --alloc -t f8e4m3
+done
+ok bench__send_recv both 0 "errors: 0" bench send_recv -n 3 -b 8 -e 64K -f 8192 -i 3 --check
+ok bench__named_algorithm both 0 "all_reduce=ring" bench all_reduce -n 2 -b 4K -e 4K -i 3 --algorithm ring
+ok bench__algorithm_that_is_none both 1 "no 'squid'" bench all_reduce -n 2 -b 4K -e 4K -i 3 --algorithm squid
+ok bench__average_of_integers both 2 "average of integers" bench all_reduce -n 2 -t i32 -o avg
+ok explain__choice_and_steps both 0 'is the choice of the cost model' explain all_reduce 1M -n 4
+ok explain__prints_a_schedule says 'recv_reduce'
+ok explain__forced both 0 'ring is the choice of the caller' explain all_reduce 1M -n 4 --algorithm ring
+ok explain__hosts both 0 'between hosts' explain all_gather 64K -n 8 --hosts 2
+ok explain__json both 0 '"predicted_us"' explain reduce_scatter 64K -n 5 --json
+ok explain__more_hosts_than_members exits 2 explain all_reduce 1M -n 2 --hosts 3
+ok explain__no_such_group both 1 "127.0.0.1:1" explain all_reduce 1M -c 127.0.0.1:1
+ok tune__writes_a_file both 0 "written: $tmp/tuning" tune -n 2 -k all_reduce,broadcast -b 4K -e 64K -f 16 --rounds 1 --budget 0.002 --chunks - -o "$tmp/tuning"
+ok tune__form_of_the_file grep -q '^all_reduce size=2 hosts=1 .*algorithm=' "$tmp/tuning"
+ok tune__the_file_is_used env RG_TUNING_FILE="$tmp/tuning" "$regroup" bench all_reduce -n 2 -b 4K -e 4K -i 3
+ok explain__tuning_file both 0 'is the choice of the tuning file' explain all_reduce 4K -n 2 --tuning-file "$tmp/tuning"
+echo "all_reduce algorithm=squid" > "$tmp/tuning"
+ok explain__wrong_tuning_file both 1 "line 1" explain all_reduce 4K -n 2 --tuning-file "$tmp/tuning"
+ok tune__collective_that_is_none exits 2 tune -n 2 -k all_scatter
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -190,6 +190,7 @@ static int short_of_links_body(int index, void *arg) {
     rg_error_t err = { 0 };
     cfg.join_timeout_ms = index ? 1200 : 2500; /* its end must not be the other's reason */
     cfg.rails = 16;
+    cfg.transport = "tcp";
     PROCS_REQUIRE(index == 0 || !leave_spare(14), "setrlimit");
     PROCS_REQUIRE(index == 0 || PROCS_WAIT(s->joined[0], 5), "the first one");
     s->joined[index] = 1;
