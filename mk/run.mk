@@ -26,10 +26,11 @@ check-kills:
 	@KILLS=$(KILLS) SEED=$(SEED) KINDS=$(KINDS) $(if $(TRANSPORT),RG_TRANSPORT=$(TRANSPORT)) $(BUILD)/tests/procs kills
 
 bench: all $(BENCH)
-	@for n in 2 4; do echo "all_reduce, $$n members:"; $(BUILD)/regroup bench all_reduce -n $$n -b 4K -e 64M -f 4 || exit 1; done
-	@echo "broadcast, 4 members:"; $(BUILD)/regroup bench broadcast -n 4 -b 4K -e 64M -f 16
+	@for c in all_reduce all_gather reduce_scatter broadcast all_to_all; do for n in 2 4; do \
+	    echo "$$c, $$n members:"; $(BUILD)/regroup bench $$c -n $$n -b 4K -e 16M -f 16 || exit 1; done; done
 	@echo "barrier, 4 members:"; $(BUILD)/regroup bench barrier -n 4
 
+# Beside Gloo, Open MPI and MPICH; PEERS_... in the environment say what (bench/peers.sh). PEERS_QUICK=1 takes minutes.
 bench-peers:
 	@SETUP_PEERS=1 sh scripts/setup.sh
 	@$(MAKE) --no-print-directory all $(BENCH) BUILD=$(BUILD)
