@@ -31,6 +31,7 @@ typedef struct rg_op_key {
 #define RG_SET_PAIR (1ull << 63) /* | sender's id << 31 | receiver's id; sub-groups have this bit clear */
 #define RG_SET_ID_MAX 0x7fffffffu
 #define RG_CORE_MAX_SETS 256
+#define RG_ROOT_GONE 0x7fffffffu /* as the root of an operation: a rank that nobody has any more */
 static inline uint64_t rg_set_pair(uint64_t from, uint64_t to) { return RG_SET_PAIR | from << 31 | to; }
 
 /* The arguments that must be equal on all members. */

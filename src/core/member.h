@@ -196,6 +196,7 @@ void rg_op_commit(rg_member_t *m, rg_ent_t *e, uint64_t computed, int keep);
 void rg_op_abort(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text);
 void rg_op_release(rg_member_t *m, rg_ent_t *e);
 void rg_op_begin(rg_member_t *m, rg_ent_t *e); /* RUN, or the end of what has no chance in the present view */
+void rg_op_rootless(rg_member_t *m, rg_ent_t *e, uint64_t root);
 void rg_op_end_here(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text);
 void rg_ops_release(rg_member_t *m);
 void rg_ops_commit_delayed(rg_member_t *m);

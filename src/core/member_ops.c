@@ -384,15 +384,27 @@ static uint8_t gone_text(rg_member_t *m, uint64_t id) {
     return rg_member_intern(m, text);
 }
 
-/* F0. What cannot succeed in the present view ends at once: its root, or the other end of a message, is gone, and the
- * others come to the same by themselves. 1: it ended. */
+/* F0. The root that the caller means is gone. Others may mean another member by the same rank, because they have heard
+ * of the loss, so under rule L this is an end that they must hear of (E8); under rule S they may have shown a result.
+ */
+void rg_op_rootless(rg_member_t *m, rg_ent_t *e, uint64_t root) {
+    static const char text[] = "the root of this operation is not a member any more";
+    if (root == RG_ROOT_GONE) root = 0;
+    if (!e->sig.rule_l) {
+        rg_op_abort(m, e, RG_ERR_ROOT_LOST, root, text);
+        return;
+    }
+    rg_op_end_here(m, e, RG_ERR_ROOT_LOST, root, text);
+}
+
+/* F0. What cannot succeed in the present view ends at once. 1: it ended. */
 static int hopeless(rg_member_t *m, rg_ent_t *e) {
     if (rg_set_is_pair(e->key.set)) {
         uint64_t from = rg_pair_from(e->key.set), other = from == m->id ? rg_pair_to(e->key.set) : from;
         if (rg_member_in_view(m, other)) return 0;
         rg_op_abort(m, e, RG_ERR_PEER_LOST, other, m->texts[gone_text(m, other)]);
     } else if (e->sig.root && !rg_member_in_view(m, e->sig.root)) {
-        rg_op_abort(m, e, RG_ERR_ROOT_LOST, e->sig.root, "the root of this operation is not a member any more");
+        rg_op_rootless(m, e, e->sig.root);
     } else {
         return 0;
     }
@@ -434,9 +446,9 @@ static rg_status_t op_start(rg_member_t *m, const rg_member_event_t *ev) {
     e->sig = ev->sig;
     if (!e->mark || !e->numbering) e->numbering = m->view.data_epoch;
     if (m->fenced) return RG_OK;
-    int before = m->ents_own;
     rg_op_begin(m, e);
-    if ((int)m->ents_own < before) rg_ops_note(m, 0);
+    if (e->state == RG_ENT_DEAD) send_wanted(m, e);
+    if (e->state != RG_ENT_RUNNING) rg_ops_note(m, 0); /* it is over already */
     return RG_OK;
 }
 

@@ -199,8 +199,8 @@ int rg_op_passed(const rg_member_t *m, rg_op_key_t key) {
 }
 
 /* Streams of earlier generations give way when the table is full: nothing of those generations is started here any
- * more, so that what is not in the table is over, without a stream that says so. A sub-group is older than the boundaries
- * that have passed since, and its operations keep the generation in which it was made. */
+ * more, so that what is not in the table is over, without a stream that says so. A sub-group is older than the
+ * boundaries that have passed since, and its operations keep the generation in which it was made. */
 static void streams_forget(rg_member_t *m) {
     uint32_t kept = 0;
     m->floor = m->gen;

@@ -527,7 +527,7 @@ static void carry_queued(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, ui
         if (root) e->sig.root = translate_root(m, e, old_n);
         e->numbering = m->view.data_epoch;
         if (root && !e->sig.root) {
-            rg_op_abort(m, e, RG_ERR_ROOT_LOST, root, "the root of this operation is not a member any more");
+            rg_op_rootless(m, e, root);
             return;
         }
     }

@@ -192,6 +192,8 @@ static rg_status_t op_root(rg_request_t *op) {
         else if (op->root_arg >= rg_roster_past(op->h, epoch, op->key.gen, ids, n)) st = RG_ERR_INVALID;
         else op->sig.root = ids[op->root_arg];
         free(ids);
+    } else if (op->root_arg >= r->n && op->root_arg < op->h->told_n) {
+        op->sig.root = RG_ROOT_GONE; /* a rank of the group as the program knows it: others may have called the same */
     } else if (op->root_arg >= r->n) {
         st = RG_ERR_INVALID;
     } else {
