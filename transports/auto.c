@@ -10,6 +10,7 @@
 #include "os/os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,7 @@ enum { NEAR = 0, FAR = 1 };
 #define INFANT_NS 2000000000u /* a near link that ends this early without a byte is not tried again */
 #define LINKS_MAX 65536u
 #define SHUNNED 64
+#define SPARE_FDS 12
 
 /* The greeting: no epoch ever fences it, and no operation has such a tag. */
 #define GREETING_COOKIE (UINT64_MAX - 0x52476175u)
@@ -48,10 +50,10 @@ typedef enum auto_state { AUTO_FREE, AUTO_TRYING, AUTO_UP, AUTO_DOWN } auto_stat
 
 typedef struct auto_link {
     auto_state_t state;
-    uint8_t via;        /* UP, DOWN after UP */
-    uint8_t open[2];    /* the side has this link number */
-    uint8_t near_up;    /* TRYING, dialled: a near link is there, its greeting is not */
-    uint8_t dial, told; /* told: why it is not the near way has been logged */
+    uint8_t via;     /* UP, DOWN after UP */
+    uint8_t open[2]; /* the side has this link number */
+    uint8_t near_up; /* TRYING, dialled: a near link is there, its greeting is not */
+    uint8_t dial;
     uint8_t again;
     uint64_t deadline, up_at;
     rg_tp_peer_t peer; /* addr is owned */
@@ -78,7 +80,7 @@ struct rg_tp {
     uint32_t polls;
     int armed; /* the caller may have slept: look at both sides */
     uint64_t looked_at;
-    uint8_t shunned[SHUNNED][16]; /* identities whose near link did not hold */
+    uint8_t shunned[SHUNNED][16]; /* identities of peers on this machine that cannot be reached the near way */
     uint32_t shunned_n;
     void (*log)(void *user, rg_log_level_t level, const char *line);
     void *log_user;
@@ -162,6 +164,10 @@ static int address_split(const uint8_t *addr, uint32_t len, rg_tp_peer_t out[2],
     return 1;
 }
 
+static void shun(rg_tp_t *tp, const uint8_t identity[16]) {
+    memcpy(tp->shunned[tp->shunned_n++ % SHUNNED], identity, 16);
+}
+
 static int shunned(const rg_tp_t *tp, const uint8_t identity[16]) {
     for (uint32_t i = 0; i < SHUNNED && i < tp->shunned_n; i++)
         if (memcmp(tp->shunned[i], identity, 16) == 0) return 1;
@@ -216,6 +222,15 @@ static rg_status_t watch(rg_tp_t *tp, int i, rg_error_t *err) {
     return rg_fail(err, RG_ERR_SYSTEM, errno, "cannot watch transport %s", tp->side[i].t->name);
 }
 
+/* The near way is a luxury: it must not take the descriptors that the rest of the program cannot do without. */
+static rg_status_t leaves_enough(int fd, rg_error_t *err) {
+    int spare[SPARE_FDS], n = 0;
+    while (n < SPARE_FDS && (spare[n] = fcntl(fd, F_DUPFD_CLOEXEC, 0)) >= 0) n++;
+    int enough = n == SPARE_FDS, e = errno;
+    while (n > 0) close(spare[--n]);
+    return enough ? RG_OK : rg_fail(err, RG_ERR_SYSTEM, e, "it would leave too few file descriptors for the rest");
+}
+
 /* Without the near transport everything still works. */
 static void open_near(rg_tp_t *tp, const rg_tp_config_t *config, uint8_t *addr, uint32_t *addr_len) {
     uint8_t own[RG_TP_ADDR_MAX];
@@ -224,6 +239,7 @@ static void open_near(rg_tp_t *tp, const rg_tp_config_t *config, uint8_t *addr, 
     rg_error_t err = { RG_OK, 0, "its address is too long" };
     side_t *s = &tp->side[NEAR];
     rg_status_t st = s->t->open(config, &s->tp, own, &own_len, &err);
+    if (st == RG_OK) st = leaves_enough(tp->epoll, &err);
     if (st == RG_OK) st = watch(tp, NEAR, &err);
     if (st == RG_OK) len = address_join(addr, *addr_len, own, own_len, tp->machine);
     if (len) {
@@ -299,11 +315,11 @@ static rg_status_t side_connect(rg_tp_t *tp, uint32_t index, auto_link_t *l, int
     return RG_OK;
 }
 
-/* The near way was tried and does not lead there: one line, from the end that dials. */
+/* The near way was tried and does not lead there: one line for a peer, from the end that dials, and no second try. */
 static void tell_why(rg_tp_t *tp, uint32_t index, auto_link_t *l, const char *why) {
     char line[400];
-    if (l->told) return;
-    l->told = 1;
+    if (shunned(tp, l->peer.identity)) return;
+    shun(tp, l->peer.identity);
     snprintf(line, sizeof line, "link %u: the peer is on this machine but %s cannot be used with it, so %s is: %s",
              index, tp->side[NEAR].t->name, tp->side[FAR].t->name, why && *why ? why : "no reason was given");
     log_line(tp, RG_LOG_WARN, line);
@@ -389,8 +405,7 @@ static rg_status_t try_ways(rg_tp_t *tp, uint32_t index, auto_link_t *l, rg_erro
         if (st == RG_OK && close_by) (void)side_connect(tp, index, l, NEAR, 1000, &near_err);
         return st;
     }
-    if (close_by && shunned(tp, l->peer.identity)) tell_why(tp, index, l, "a link to it did not hold");
-    else if (close_by) {
+    if (close_by && !shunned(tp, l->peer.identity)) {
         /* Some of the time is kept for the far way, should the near one not even fail. */
         if (side_connect(tp, index, l, NEAR, 750, &near_err) == RG_OK) return RG_OK;
         tell_why(tp, index, l, near_err.text);
@@ -535,7 +550,7 @@ static verdict_t on_link_down(rg_tp_t *tp, auto_link_t *l, int i, rg_completion_
     l->state = AUTO_DOWN;
     if (i == NEAR && l->dial && rg_os_now_ns() - l->up_at < INFANT_NS) {
         auto_stats(tp, c->link, &sent, &received);
-        if (!received) memcpy(tp->shunned[tp->shunned_n++ % SHUNNED], l->peer.identity, 16);
+        if (!received) tell_why(tp, c->link, l, l->text);
     }
     return KEEP;
 }
