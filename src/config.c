@@ -117,7 +117,7 @@ static const string_row_t config_strings[] = {
     { "interface", "RG_INTERFACE", AT(interface), NULL, 1023 },
     { "algorithm", "RG_ALGORITHM", AT(algorithm), NULL, 1023 },
     { "tcp_congestion", "RG_TCP_CONGESTION", AT(tcp_congestion), "auto", 15 },
-    { "transport", "RG_TRANSPORT", AT(transport), "tcp", 63 },
+    { "transport", "RG_TRANSPORT", AT(transport), "auto", 63 },
     { "site", "RG_SITE", AT(site), NULL, 63 },
     { "host", "RG_HOST", AT(host), NULL, 63 },
     { "tuning_file", "RG_TUNING_FILE", AT(tuning_file), NULL, 1023 },

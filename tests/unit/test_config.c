@@ -63,7 +63,7 @@ Test(config, defaults__nothing_said__documented_values) {
     cr_assert_eq(config.struct_size, sizeof config);
     cr_assert(!config.coordinator && !config.interface && !config.algorithm && !config.log_fn);
     cr_assert_str_eq(config.group, "default");
-    cr_assert_str_eq(config.transport, "tcp");
+    cr_assert_str_eq(config.transport, "auto");
     cr_assert_str_eq(config.tcp_congestion, "auto");
     cr_assert(strlen(config.label) > 0 && strlen(config.label) <= RG_LABEL_MAX);
     cr_assert(config.min_size == 1 && config.order == 0 && config.listen_port == 0 && config.join_timeout_ms == 30000);
