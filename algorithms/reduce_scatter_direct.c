@@ -25,19 +25,22 @@ static rg_span_t tmp_of(const shot_t *x, uint32_t place, uint32_t p, uint64_t le
 }
 
 /* This rank's part of everybody's piece p. The owner right below comes first, because this rank is the first that it
- * waits for. */
+ * waits for. Nothing is given before the own piece WINDOW earlier is finished, so that all ranks stay near each other
+ * and what is under way stays in cache. */
 static void give(shot_t *x, uint32_t p) {
+    const uint32_t *turn = &x->fin[p % WINDOW];
     for (uint32_t i = 1; i < x->n; i++) {
         uint32_t owner = (x->r + x->n - i) % x->n;
         rg_span_t part = piece_of(x, owner, p);
         if (part.len == 0) continue;
         if (x->r != 0 || !owner_begins_elsewhere(x->ordered, x->n, owner)) {
-            rg_sched_send(x->s, owner, part, NULL, 0);
+            rg_sched_send(x->s, owner, part, turn, 1);
             continue;
         }
         uint32_t *last = &x->sent[(size_t)owner * WINDOW + p % WINDOW];
         rg_span_t acc = tmp_of(x, owner, p, part.len);
-        uint32_t copied = rg_sched_copy(x->s, acc, part, 0, last, 1);
+        uint32_t deps[2] = { *last, *turn };
+        uint32_t copied = rg_sched_copy(x->s, acc, part, 0, deps, 2);
         *last = rg_sched_send(x->s, owner, acc, &copied, 1);
     }
 }
@@ -50,7 +53,11 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     return rg_cost(m, 1, (n - 1) * pieces, (n - 1) / n * bytes * crowd, (n - 1) / n * bytes);
 }
 
-static uint64_t chunk(const rg_coll_desc_t *d) { return 131072 / d->elem_size; }
+static uint64_t chunk(const rg_coll_desc_t *d) {
+    uint64_t bytes = rg_seg_max(d) * d->elem_size / 2;
+    bytes = bytes < 65536 ? 65536 : bytes > 262144 ? 262144 : bytes;
+    return bytes / d->elem_size;
+}
 
 static rg_status_t build(rg_schedule_t *s, const rg_coll_desc_t *d) {
     uint64_t longest = rg_seg_max(d);
