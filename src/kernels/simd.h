@@ -203,7 +203,8 @@ typedef struct factors {
 } factors_t;
 
 /* Partial values have been multiplied already; `scaled` says whether the result is. An e4m3 has no infinity that
- * saturating first could save. */
+ * saturating first could save. Two inputs have the same factor, a power of two: where their sum cannot leave f32 it is
+ * applied to that, which changes no bit. */
 OP VF small_op(VF x, VF y, int kind, int op, int combo, int scaled, factors_t f) {
     const int sat = kind >= RG_SMALL_E4M3;
     switch (op) {
@@ -212,9 +213,11 @@ OP VF small_op(VF x, VF y, int kind, int op, int combo, int scaled, factors_t f)
     case RG_MIN: return vmin_f32(x, y);
     case RG_MAX: return vmax_f32(x, y);
     default: {
-        if (!(combo & 1)) x = MM(mul_ps)(x, f.x);
-        if (!(combo & 2)) y = MM(mul_ps)(y, f.y);
+        const int after = (combo & 3) == 0 && kind != RG_SMALL_BF16;
+        if (!after && !(combo & 1)) x = MM(mul_ps)(x, f.x);
+        if (!after && !(combo & 2)) y = MM(mul_ps)(y, f.y);
         VF sum = vadd_f32(x, y);
+        if (after) sum = MM(mul_ps)(sum, f.x);
         if (!scaled) return sum;
         VF p = MM(mul_ps)(sum, f.d);
         return kind == RG_SMALL_E5M2 || (sat && combo >> 2) ? saturated(p, sum, f.d) : p;
@@ -268,11 +271,7 @@ OP size_t raw_bf16(char *dst, const char *x, const char *y, size_t n, int op, in
 /* 8-bit floats as f16 in v and w, combined in f32. The e4m3 are 1/256 of what they mean, and so is the result. */
 OP V combine_f16(V v, V w, int kind, int op, factors_t f) {
     VF v0 = widen_low(v), v1 = widen_high(v), w0 = widen_low(w), w1 = widen_high(w);
-    if (op == RG_AVG) {
-        v0 = MM(mul_ps)(v0, f.x), v1 = MM(mul_ps)(v1, f.x);
-        w0 = MM(mul_ps)(w0, f.y), w1 = MM(mul_ps)(w1, f.y);
-    }
-    if (op != RG_PROD) return join_f16(MM(add_ps)(v0, w0), MM(add_ps)(v1, w1));
+    if (op != RG_PROD) return join_f16(small_op(v0, w0, kind, op, 0, 0, f), small_op(v1, w1, kind, op, 0, 0, f));
     if (kind == RG_SMALL_E4M3) w0 = MM(mul_ps)(w0, MM(set1_ps)(256)), w1 = MM(mul_ps)(w1, MM(set1_ps)(256));
     return join_f16(MM(mul_ps)(v0, w0), MM(mul_ps)(v1, w1));
 }
@@ -329,8 +328,7 @@ OP size_t small_loop(const rg_red_t *r, char *dst, const char *x, const char *y,
     const size_t raw = RAW_SIZE(kind);
     const factors_t f = { MM(set1_ps)((float)r->x_scale), MM(set1_ps)((float)r->y_scale),
                           MM(set1_ps)((float)r->dst_scale) };
-    const int bytes =
-        both_raw && raw == 1 && !scaled && (op != RG_AVG || (r->x_scale >= 1.0 / 64 && r->y_scale >= 1.0 / 64));
+    const int bytes = both_raw && raw == 1 && !scaled && (op != RG_AVG || r->x_scale >= 1.0 / 64);
     size_t i = 0;
     if (both_raw && (op == RG_MIN || op == RG_MAX)) i = raw_minmax(dst, x, y, n, kind, op);
     else if (both_raw && kind == RG_SMALL_BF16) i = raw_bf16(dst, x, y, n, op, scaled, f);
