@@ -1,6 +1,6 @@
 /* tuning.c: reads the tuning file that the configuration names, once, when a group is opened. Its text becomes part of
- * what members compare with every operation, so that members with different files learn it. It relies on the pure parser
- * in src/sched/tuning.c, and must not guess: a file that cannot be read or understood is an error. */
+ * what members compare with every operation, so that members with different files learn it. It relies on the pure
+ * parser in src/sched/tuning.c, and must not guess: a file that cannot be read or understood is an error. */
 #include "engine/group.h"
 
 #include <errno.h>
@@ -43,8 +43,8 @@ rg_status_t rg_tuning_load(rg_group_t *g, rg_error_t *err) {
     if (n < 0) {
         st = rg_fail(err, RG_ERR_INVALID, e, "tuning_file %s cannot be read; expected what `regroup tune` wrote", path);
     } else if (n > (ssize_t)FILE_MOST) {
-        st = rg_fail(err, RG_ERR_INVALID, 0, "tuning_file %s is longer than %u bytes; expected what `regroup tune` wrote",
-                     path, FILE_MOST);
+        st = rg_fail(err, RG_ERR_INVALID, 0,
+                     "tuning_file %s is longer than %u bytes; expected what `regroup tune` wrote", path, FILE_MOST);
     } else {
         st = rg_tuning_parse(buf, (size_t)n, &g->tuning, text, sizeof text);
         if (st != RG_OK) rg_fail(err, st, 0, "tuning_file %s: %s", path, text);
