@@ -105,8 +105,8 @@ typedef enum rg_dtype {
 
 /* SUM and PROD of integers wrap. AVG divides by the number of contributors, is finite whenever the true average is,
  * and is an error for integers. NaN propagates through MIN and MAX. f16, bf16 and the two 8-bit floats (OCP FP8: e4m3
- * without infinities, e5m2) accumulate in f32 and are rounded once, to nearest even; a finite sum beyond the range of an
- * 8-bit float becomes its largest finite value. */
+ * without infinities, e5m2) accumulate in f32 and are rounded once, to nearest even; a finite sum beyond the range of
+ * an 8-bit float becomes its largest finite value. */
 typedef enum rg_op { RG_SUM = 0, RG_PROD = 1, RG_MIN = 2, RG_MAX = 3, RG_AVG = 4, RG_OP_COUNT = 5 } rg_op_t;
 
 size_t rg_dtype_size(rg_dtype_t dtype);      /* bytes of one element; 0 for an unknown type */
@@ -149,13 +149,13 @@ typedef struct rg_config {
     const char *algorithm;   /* RG_ALGORITHM "all_reduce=ring,broadcast=tree"; chosen by cost */
     const char *tcp_congestion; /* RG_TCP_CONGESTION kernel congestion control by name, or "auto" (reno on one host,
                                    else the system's) */
-    const char *transport;      /* RG_TRANSPORT "auto": shared memory where two members share it, else TCP; "tcp"; "shm";
-                                   "inproc" for members that are threads of one process */
-    uint32_t min_size;          /* RG_MIN_SIZE members that the first view waits for; 1 */
-    uint32_t order;             /* RG_ORDER the first view is sorted by this, then by arrival; 0 */
-    uint32_t listen_port;       /* RG_LISTEN_PORT data port of this process; 0: any free one */
-    uint32_t join_timeout_ms;   /* RG_JOIN_TIMEOUT_MS 30000 */
-    uint32_t op_timeout_ms;     /* RG_OP_TIMEOUT_MS deadline of an operation that names none; 60000 */
+    const char *transport;    /* RG_TRANSPORT "auto": shared memory where two members share it, else TCP; "tcp"; "shm";
+                                 "inproc" for members that are threads of one process */
+    uint32_t min_size;        /* RG_MIN_SIZE members that the first view waits for; 1 */
+    uint32_t order;           /* RG_ORDER the first view is sorted by this, then by arrival; 0 */
+    uint32_t listen_port;     /* RG_LISTEN_PORT data port of this process; 0: any free one */
+    uint32_t join_timeout_ms; /* RG_JOIN_TIMEOUT_MS 30000 */
+    uint32_t op_timeout_ms;   /* RG_OP_TIMEOUT_MS deadline of an operation that names none; 60000 */
     uint32_t heartbeat_ms; /* RG_HEARTBEAT_MS a member silent for this long is lost; 2000. The coordinator's value holds
                               for the group */
     uint32_t rails;        /* RG_RAILS connections per pair of members, 1 to 16; 1 */
@@ -317,9 +317,7 @@ typedef struct rg_result {
     double weight_sum;                   /* of a weighted average: the weights of the contributors added up; else 0 */
 } rg_result_t;
 #define RG_RESULT_INIT                                                                                                 \
-    {                                                                                                                  \
-        sizeof(rg_result_t), RG_OK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0                                          \
-    }
+    { sizeof(rg_result_t), RG_OK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, 0 }
 
 /* Rows of row_elems elements, each beginning pitch_elems elements after the one before (pitch_elems >= row_elems; a
  * buffer need not end with a whole row). Element i of the operation is element i % row_elems of row i / row_elems.
@@ -336,9 +334,9 @@ typedef struct rg_opts {
     rg_result_t *result;    /* filled before a blocking call returns; ignored when a request is asked for */
     const rg_strided_t *in_strided, *out_strided; /* NULL: contiguous. Read during the call; may differ by member. A
                                                      broadcast's buffer is described by out_strided */
-    double scale;       /* reductions of floating types: this member's input is multiplied by it; 0: 1. May differ by
-                           member. The product is rounded to the type. Not for MIN and MAX */
-    double scale_after; /* the result is multiplied by it before it is rounded; 0: 1. Equal on all members */
+    double scale;         /* reductions of floating types: this member's input is multiplied by it; 0: 1. May differ by
+                             member. The product is rounded to the type. Not for MIN and MAX */
+    double scale_after;   /* the result is multiplied by it before it is rounded; 0: 1. Equal on all members */
     rg_switch_t weighted; /* RG_ON, with RG_AVG: the average by `weight`, sum(weight * in) / sum(weight) over those who
                              contribute; the sum comes back in the result. Equal on all members */
     uint32_t flags;       /* 0 */
@@ -373,9 +371,9 @@ rg_status_t rg_broadcast(rg_group_t *group, void *buf, uint64_t count, rg_dtype_
 rg_status_t rg_reduce(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
                       uint32_t root, const rg_opts_t *opts, rg_request_t **req);
 
-/* out gets everybody's in, count elements each, in rank order. In place: in == out + rank * count. The _v form: counts[r]
- * elements from rank r at out + offs[r]; counts has world_size entries and is equal on all members, offs need not be. In
- * place: in == out + offs[rank]. */
+/* out gets everybody's in, count elements each, in rank order. In place: in == out + rank * count. The _v form:
+ * counts[r] elements from rank r at out + offs[r]; counts has world_size entries and is equal on all members, offs need
+ * not be. In place: in == out + offs[rank]. */
 rg_status_t rg_all_gather(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype,
                           const rg_opts_t *opts, rg_request_t **req);
 rg_status_t rg_all_gather_v(rg_group_t *group, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
@@ -384,8 +382,8 @@ rg_status_t rg_all_gather_v(rg_group_t *group, const void *in, void *out, const 
 /* in has world_size segments of count elements; out gets this rank's segment, reduced over all members. In place:
  * out == in + rank * count. The _v form: segments of counts[r] elements at in + offs[r]; counts is equal on all
  * members. In place: out == in + offs[rank]. */
-rg_status_t rg_reduce_scatter(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
-                              const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_reduce_scatter(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype,
+                              rg_op_t op, const rg_opts_t *opts, rg_request_t **req);
 rg_status_t rg_reduce_scatter_v(rg_group_t *group, const void *in, void *out, const uint64_t *counts,
                                 const uint64_t *offs, rg_dtype_t dtype, rg_op_t op, const rg_opts_t *opts,
                                 rg_request_t **req);
@@ -397,8 +395,9 @@ rg_status_t rg_gather(rg_group_t *group, const void *in, void *out, uint64_t cou
 rg_status_t rg_gather_v(rg_group_t *group, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
                         rg_dtype_t dtype, uint32_t root, const rg_opts_t *opts, rg_request_t **req);
 
-/* The root's in has a segment of count (counts[r], at offs[r]) elements for every rank r, which gets it in out. `in` (and
- * offs) are ignored elsewhere; counts is given, and equal, on all members. In place at the root: out == its segment. */
+/* The root's in has a segment of count (counts[r], at offs[r]) elements for every rank r, which gets it in out. `in`
+ * (and offs) are ignored elsewhere; counts is given, and equal, on all members. In place at the root: out == its
+ * segment. */
 rg_status_t rg_scatter(rg_group_t *group, const void *in, void *out, uint64_t count, rg_dtype_t dtype, uint32_t root,
                        const rg_opts_t *opts, rg_request_t **req);
 rg_status_t rg_scatter_v(rg_group_t *group, const void *in, void *out, const uint64_t *counts, const uint64_t *offs,
@@ -436,8 +435,8 @@ rg_status_t rg_batch_end(rg_group_t *group, rg_request_t **req);
  * members. */
 rg_status_t rg_all_reduce_list(rg_group_t *group, const void *const *in, void *const *out, const uint64_t *counts,
                                uint32_t n, rg_dtype_t dtype, rg_op_t op, const rg_opts_t *opts, rg_request_t **req);
-rg_status_t rg_broadcast_list(rg_group_t *group, void *const *bufs, const uint64_t *counts, uint32_t n, rg_dtype_t dtype,
-                              uint32_t root, const rg_opts_t *opts, rg_request_t **req);
+rg_status_t rg_broadcast_list(rg_group_t *group, void *const *bufs, const uint64_t *counts, uint32_t n,
+                              rg_dtype_t dtype, uint32_t root, const rg_opts_t *opts, rg_request_t **req);
 rg_status_t rg_all_gather_list(rg_group_t *group, const void *const *in, void *const *out, const uint64_t *counts,
                                uint32_t n, rg_dtype_t dtype, const rg_opts_t *opts, rg_request_t **req);
 rg_status_t rg_reduce_scatter_list(rg_group_t *group, const void *const *in, void *const *out, const uint64_t *counts,
@@ -456,8 +455,8 @@ rg_status_t rg_cancel(rg_request_t *req);
 
 /* ---- Sub-groups --------------------------------------------------------------------------------------------- */
 
-/* Every member of `group` calls it. Members with equal colour form a child group, ranked by key and then by their rank in
- * `group`; RG_NO_COLOUR: in none, *child is NULL. A child is used like any group, from any thread, in any order with
+/* Every member of `group` calls it. Members with equal colour form a child group, ranked by key and then by their rank
+ * in `group`; RG_NO_COLOUR: in none, *child is NULL. A child is used like any group, from any thread, in any order with
  * its parent and its sisters; it may be split again. It lives on its root group's connections and follows its views: a
  * lost member leaves its children too, and only those; operations of other children go on. Newcomers are in no child
  * until the next split, so split anew after a boundary where somebody joined. rg_group_boundary() and
@@ -471,13 +470,13 @@ rg_status_t rg_group_split(rg_group_t *group, uint32_t colour, uint32_t key, con
  * processes (say 8 shards times replicas, colour = shard). */
 typedef struct rg_grid {
     size_t struct_size;
-    uint32_t colours;          /* in: colours 0 to colours - 1 that the grid needs; 0: those that were there */
-    uint32_t present;          /* colours that have at least one member now */
+    uint32_t colours;           /* in: colours 0 to colours - 1 that the grid needs; 0: those that were there */
+    uint32_t present;           /* colours that have at least one member now */
     uint32_t smallest, largest; /* members of the smallest (0 if one is missing) and of the largest of them */
-    uint32_t missing;          /* lowest colour without a member; RG_NO_COLOUR if there is none */
-    uint32_t complete;         /* 1: every colour has a member, and all have equally many */
-    uint32_t without;          /* members that are in no child: newcomers and RG_NO_COLOUR */
-    uint32_t members;          /* of the group that was split */
+    uint32_t missing;           /* lowest colour without a member; RG_NO_COLOUR if there is none */
+    uint32_t complete;          /* 1: every colour has a member, and all have equally many */
+    uint32_t without;           /* members that are in no child: newcomers and RG_NO_COLOUR */
+    uint32_t members;           /* of the group that was split */
 } rg_grid_t;
 #define RG_GRID_INIT                                                                                                   \
     { sizeof(rg_grid_t), 0, 0, 0, 0, 0, 0, 0, 0 }
@@ -485,9 +484,9 @@ rg_status_t rg_group_grid(rg_group_t *group, rg_grid_t *grid);
 
 /* ---- Memory -------------------------------------------------------------------------------------------------- */
 
-/* Memory that transports can use without a copy: members on one host read it where it is. Zeroed, aligned to a page; for
- * the whole process, any group. Free it with rg_free_memory(), which may be called while groups exist but not while an
- * operation uses it. Errors: INVALID (0 bytes), NOMEM, SYSTEM. */
+/* Memory that transports can use without a copy: members on one host read it where it is. Zeroed, aligned to a page;
+ * for the whole process, any group. Free it with rg_free_memory(), which may be called while groups exist but not while
+ * an operation uses it. Errors: INVALID (0 bytes), NOMEM, SYSTEM. */
 rg_status_t rg_alloc(size_t bytes, void **out, rg_error_t *err);
 void rg_free_memory(void *p);
 

@@ -1,6 +1,6 @@
 /* api.c: the public functions of groups: joining, boundaries, leaving, what there is to know. Together with the other
- * src/api*.c the only place that sees both a caller and the engine. It must not hold the lock of a group across anything
- * but the engine's own calls. */
+ * src/api*.c the only place that sees both a caller and the engine. It must not hold the lock of a group across
+ * anything but the engine's own calls. */
 #include "api.h"
 #include "config.h"
 #include "engine/lifecycle.h"

@@ -12,7 +12,7 @@ typedef struct rg_call {
     uint64_t count;
     rg_dtype_t dtype;
     rg_op_t op;
-    uint32_t root; /* P2P: the other one */
+    uint32_t root;  /* P2P: the other one */
     uint32_t sends; /* P2P: 1 for the sender */
     /* The forms with segments that differ */
     uint32_t v;

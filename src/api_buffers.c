@@ -88,8 +88,9 @@ static rg_status_t rows(rg_request_t *op, rg_layout_t *l, const void *base, cons
     if (__builtin_mul_overflow(elems, (uint64_t)op->elem, bytes) || *bytes > BYTES_MAX) return too_large(op);
     if (!s || !elems) return RG_OK;
     if (!s->row_elems || s->pitch_elems < s->row_elems) {
-        rg_group_set_errmsg(op->h, "%s_strided: rows of %llu elements %llu apart; a row has at least one element, and the "
-                                   "pitch is at least a row",
+        rg_group_set_errmsg(op->h,
+                            "%s_strided: rows of %llu elements %llu apart; a row has at least one element, and the "
+                            "pitch is at least a row",
                             name, (unsigned long long)s->row_elems, (unsigned long long)s->pitch_elems);
         return RG_ERR_INVALID;
     }
@@ -167,7 +168,8 @@ static void list_layout(rg_layout_t *l, uint32_t elem, const rg_call_t *c, const
 /* The forms over a list: where buffers have segments, the line of elements goes segment by segment, and in each from
  * buffer to buffer. */
 static rg_status_t list(rg_request_t *op, const rg_call_t *c, const rg_roster_t *r) {
-    uint64_t in_segs = c->kind == RG_KIND_REDUCE_SCATTER ? r->n : 1, out_segs = c->kind == RG_KIND_ALL_GATHER ? r->n : 1;
+    uint64_t in_segs = c->kind == RG_KIND_REDUCE_SCATTER ? r->n : 1,
+             out_segs = c->kind == RG_KIND_ALL_GATHER ? r->n : 1;
     uint64_t sum, all;
     uint64_t *starts = rg_op_nums(op, (size_t)c->n + 1);
     void **ptrs = rg_op_ptrs(op, 2 * (size_t)c->n + 1);
@@ -225,7 +227,8 @@ static int rows_apart(const rg_layout_t *a, const rg_layout_t *b) {
     return ab >= a->row * a->elem && ab + b->row * b->elem <= pitch;
 }
 
-/* Where this rank's segment is in the buffer that has all of them, for the kinds whose other buffer may be just that. */
+/* Where this rank's segment is in the buffer that has all of them, for the kinds whose other buffer may be just that.
+ */
 static uint64_t own_segment(const rg_coll_desc_t *d) {
     switch (d->kind) {
     case RG_KIND_ALL_GATHER:
@@ -255,8 +258,9 @@ static rg_status_t in_place(rg_request_t *op, const rg_coll_desc_t *d, uint64_t 
     }
     uintptr_t a = (uintptr_t)op->in.base, b = (uintptr_t)op->out.base;
     if (a < b + out_bytes && b < a + in_bytes && !rows_apart(&op->in, &op->out)) {
-        rg_group_set_errmsg(op->h, "%s: in and out overlap without being the same as regroup.h says for in place; pass "
-                                   "in == out (or the rank's own segment), or separate buffers",
+        rg_group_set_errmsg(op->h,
+                            "%s: in and out overlap without being the same as regroup.h says for in place; pass "
+                            "in == out (or the rank's own segment), or separate buffers",
                             rg_kind_name((rg_kind_t)op->sig.kind));
         return RG_ERR_INVALID;
     }

@@ -30,13 +30,9 @@ rg_status_t rg_broadcast_list(rg_group_t *g, void *const *bufs, const uint64_t *
 
 rg_status_t rg_all_gather_list(rg_group_t *g, const void *const *in, void *const *out, const uint64_t *counts,
                                uint32_t n, rg_dtype_t dtype, const rg_opts_t *opts, rg_request_t **req) {
-    const rg_call_t c = { .kind = RG_KIND_ALL_GATHER,
-                          .list = 1,
-                          .ins = in,
-                          .outs = out,
-                          .list_counts = counts,
-                          .n = n,
-                          .dtype = dtype };
+    const rg_call_t c = {
+        .kind = RG_KIND_ALL_GATHER, .list = 1, .ins = in, .outs = out, .list_counts = counts, .n = n, .dtype = dtype
+    };
     return rg_call_run(g, &c, opts, req);
 }
 

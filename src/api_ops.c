@@ -216,9 +216,7 @@ rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
 
 rg_status_t rg_all_reduce(rg_group_t *g, const void *in, void *out, uint64_t count, rg_dtype_t dtype, rg_op_t op,
                           const rg_opts_t *opts, rg_request_t **req) {
-    const rg_call_t c = {
-        .kind = RG_KIND_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op
-    };
+    const rg_call_t c = { .kind = RG_KIND_ALL_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .op = op };
     return rg_call_run(g, &c, opts, req);
 }
 
@@ -317,8 +315,8 @@ rg_status_t rg_all_to_all(rg_group_t *g, const void *in, void *out, uint64_t cou
     return rg_call_run(g, &c, opts, req);
 }
 
-rg_status_t rg_all_to_all_v(rg_group_t *g, const void *in, const uint64_t *in_counts, const uint64_t *in_offs, void *out,
-                            const uint64_t *out_counts, const uint64_t *out_offs, rg_dtype_t dtype,
+rg_status_t rg_all_to_all_v(rg_group_t *g, const void *in, const uint64_t *in_counts, const uint64_t *in_offs,
+                            void *out, const uint64_t *out_counts, const uint64_t *out_offs, rg_dtype_t dtype,
                             const rg_opts_t *opts, rg_request_t **req) {
     const rg_call_t c = { .kind = RG_KIND_ALL_TO_ALL,
                           .in = in,

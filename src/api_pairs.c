@@ -41,16 +41,15 @@ static rg_status_t message(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o
     if (!h || batch.h != h) return rg_call_run(h, c, opts, req);
     if (req) {
         *req = NULL;
-        return rg_refuse(h, RG_ERR_INVALID, "between rg_batch_begin and rg_batch_end req must be NULL: the batch has one");
+        return rg_refuse(h, RG_ERR_INVALID,
+                         "between rg_batch_begin and rg_batch_end req must be NULL: the batch has one");
     }
     return note(h, c, opts);
 }
 
 rg_status_t rg_send(rg_group_t *g, const void *buf, uint64_t count, rg_dtype_t dtype, uint32_t peer,
                     const rg_opts_t *opts, rg_request_t **req) {
-    const rg_call_t c = {
-        .kind = RG_KIND_P2P, .in = buf, .count = count, .dtype = dtype, .root = peer, .sends = 1
-    };
+    const rg_call_t c = { .kind = RG_KIND_P2P, .in = buf, .count = count, .dtype = dtype, .root = peer, .sends = 1 };
     return message(g, &c, opts, req);
 }
 

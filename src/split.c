@@ -1,6 +1,7 @@
 /* split.c: sub-groups. A child is a handle with a set of members, numbers of its own and nothing else: it lives on its
  * root's connections, lock and views. Splitting is one all-gather of colours and keys, from which everybody makes the
- * same children. It relies on the core to know the sets, so that a fault touches those operations alone that it must. */
+ * same children. It relies on the core to know the sets, so that a fault touches those operations alone that it must.
+ */
 #include "api.h"
 #include "config.h"
 #include "engine/lifecycle.h"

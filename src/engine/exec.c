@@ -205,9 +205,7 @@ static void exec_scatter(const void *ctx, void *dst, const void *a, const void *
     rg_request_t *op = k->op;
     const rg_step_t *st = &op->plan->s->steps[k->step];
     uint32_t dst_elem = op->buf_elem[st->dst.buf];
-    uint32_t wire = !k->red                          ? dst_elem
-                    : st->flags & RG_STEP_WIRE_ACC ? op->buf_elem[RG_BUF_TMP]
-                                                   : op->elem;
+    uint32_t wire = !k->red ? dst_elem : st->flags & RG_STEP_WIRE_ACC ? op->buf_elem[RG_BUF_TMP] : op->elem;
     uint64_t at = (uint64_t)((uintptr_t)dst - (uintptr_t)k) / dst_elem;
     const uint8_t *in = b;
     (void)a;

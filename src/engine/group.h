@@ -78,7 +78,8 @@ typedef struct rg_link {
     uint64_t dropped_at; /* poll before the drop; 0: never used */
 } rg_link_t;
 
-/* ---- Where the elements of a buffer are (layout.c) ---------------------------------------------------------------- */
+/* ---- Where the elements of a buffer are (layout.c) ----------------------------------------------------------------
+ */
 
 typedef enum rg_layout_kind { RG_LAYOUT_PLAIN, RG_LAYOUT_ROWS, RG_LAYOUT_LIST } rg_layout_kind_t;
 
@@ -146,8 +147,8 @@ typedef struct rg_bounce {
 #define RG_BOUNCE_HEAD 64 /* bytes before the message */
 
 struct rg_request {
-    rg_group_t *g; /* the root group */
-    rg_group_t *h; /* the handle that it was called on */
+    rg_group_t *g;                              /* the root group */
+    rg_group_t *h;                              /* the handle that it was called on */
     struct rg_request *next_free, *prev, *next; /* list of open operations */
     struct rg_request *next_hash;               /* by key */
     rg_op_key_t key;
@@ -185,7 +186,7 @@ struct rg_request {
     /* running */
     rg_roster_t *roster;
     rg_plan_t *plan;
-    uint8_t *buf[RG_BUFS];     /* NULL where a layout says where the elements are, and where there is none */
+    uint8_t *buf[RG_BUFS];           /* NULL where a layout says where the elements are, and where there is none */
     const rg_layout_t *lay[RG_BUFS]; /* NULL: one piece */
     uint32_t buf_elem[RG_BUFS];
     rg_sink_t *sinks; /* per step */
@@ -204,12 +205,13 @@ struct rg_request {
     uint64_t red_key; /* what they were prepared for */
     double red_after;
     rg_block_t *tmp, *keep;
-    rg_block_t *own_in; /* what is used as IN instead of the caller's: packed, scaled, or a copy because OUT covers it */
-    rg_block_t *aux;    /* weights by rank */
+    rg_block_t
+        *own_in;     /* what is used as IN instead of the caller's: packed, scaled, or a copy because OUT covers it */
+    rg_block_t *aux; /* weights by rank */
     rg_block_t *undo;
     uint64_t *saved; /* bitmap: blocks of OUT that are in the undo log */
     uint64_t cap_saved;
-    uint8_t saved_whole; /* the log is a copy of all of OUT */
+    uint8_t saved_whole;      /* the log is a copy of all of OUT */
     rg_covered_t covered[32]; /* by flags, as red */
 
     rg_result_t res;
@@ -250,10 +252,10 @@ struct rg_group {
     uint64_t set;     /* RG_SET_ALL in a root */
     uint64_t *set_ids;
     uint32_t n_set;
-    rg_status_t ended;              /* a child: why it takes no more calls */
+    rg_status_t ended;                 /* a child: why it takes no more calls */
     rg_group_t *children, *next_child; /* of a root; all of them, however deep */
-    int gone;                       /* a root that was destroyed and waits for its children's handles to be */
-    uint32_t told_n; /* participants, as the program was last told: shapes of its buffers are for so many */
+    int gone;                          /* a root that was destroyed and waits for its children's handles to be */
+    uint32_t told_n;     /* participants, as the program was last told: shapes of its buffers are for so many */
     rg_grid_row_t *grid; /* the last split */
     uint32_t n_grid;
     uint64_t dead_sets[64]; /* of children whose handles are gone, oldest first */
@@ -273,7 +275,7 @@ struct rg_group {
     int epfd, wakefd;
     uint64_t last_drive_ns;
     uint64_t now_ns; /* of the last round or call, for what happens within it */
-    int async_work; /* requests that nobody waits for in a call */
+    int async_work;  /* requests that nobody waits for in a call */
     int thread_running, stop;
     uint32_t forks; /* of this process when the group was opened, see rg_group_inherited() */
     pthread_t thread;
@@ -312,8 +314,8 @@ struct rg_group {
     uint32_t n_tags, cap_tags; /* open addressing, cap a power of two */
     rg_roster_t *pairs[8];     /* of messages between two */
     uint64_t pair_sets[8];
-    uint64_t boundary_gen;     /* that the core has let us into; above gen: not yet taken note of */
-    int in_boundary;           /* a thread is in rg_group_boundary() */
+    uint64_t boundary_gen; /* that the core has let us into; above gen: not yet taken note of */
+    int in_boundary;       /* a thread is in rg_group_boundary() */
     uint64_t *seen_ids;
     uint32_t n_seen; /* participants at the last boundary */
     char waiting_text[RG_CORE_TEXT_MAX];

@@ -79,7 +79,8 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     }
     if (i >= g->n_links) g->n_links = i + 1;
     rg_error_t err = { 0 };
-    if (rg_os_need_fds((g->n_links + 16) * (g->cfg.rails + LINK_FDS) + 64, &err) != RG_OK) /* the link may still fit: try */
+    if (rg_os_need_fds((g->n_links + 16) * (g->cfg.rails + LINK_FDS) + 64, &err) !=
+        RG_OK) /* the link may still fit: try */
         rg_group_set_errmsg(g, "%s", err.text);
     g->links[i] = (rg_link_t){ .id = a->peer, .host = a->member->host, .site = a->member->site, .dial = a->dial };
     /* A link that cannot be made must say so while the join that wants it can still pass the reason on. */

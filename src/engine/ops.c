@@ -247,8 +247,7 @@ rg_status_t rg_op_submit(rg_request_t *op) {
     if (!h->root && !op->key.set && g->boundary_gen > g->gen)
         rg_group_set_errmsg(h, "boundary %llu has passed; take note of it with rg_group_boundary before you go on",
                             (unsigned long long)g->boundary_gen);
-    else
-        rg_group_set_errmsg(h, "%s", rg_member_why(g->core));
+    else rg_group_set_errmsg(h, "%s", rg_member_why(g->core));
     --*seq;
     op_unlink(g, op);
     op->state = RG_OPS_FINISHED;

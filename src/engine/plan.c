@@ -93,7 +93,8 @@ static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_
     *st = p ? rg_sched_build(alg, &d, &p->s) : RG_ERR_NOMEM;
     if (p) p->key = *key;
     if (p) p->key.topo = NULL; /* model_key stands for it */
-    if (*st == RG_OK && (!plan_index(p) || !plan_sends(p) || !rg_desc_copy(&p->key, &p->key_arrays))) *st = RG_ERR_NOMEM;
+    if (*st == RG_OK && (!plan_index(p) || !plan_sends(p) || !rg_desc_copy(&p->key, &p->key_arrays)))
+        *st = RG_ERR_NOMEM;
     if (*st != RG_OK) {
         snprintf(text, cap, "schedule %s for %u ranks and %llu elements: %s", alg->name, d.size,
                  (unsigned long long)d.count, rg_strerror(*st));
@@ -124,9 +125,8 @@ static uint64_t desc_hash(const rg_coll_desc_t *d, uint64_t model_key) {
                    (uint64_t)d->in_place << 49 | (uint64_t)d->rank_order << 50 | (uint64_t)d->prepare << 51);
     h = mix(h, model_key);
     if (!d->offs && !d->lens && !d->in_offs && !d->in_lens) return h;
-    return array_hash(
-        array_hash(array_hash(array_hash(h, d->offs, d->size), d->lens, d->size), d->in_offs, d->size), d->in_lens,
-        d->size);
+    return array_hash(array_hash(array_hash(array_hash(h, d->offs, d->size), d->lens, d->size), d->in_offs, d->size),
+                      d->in_lens, d->size);
 }
 
 static int same_array(const uint64_t *a, const uint64_t *b, uint32_t n) {

@@ -1,7 +1,7 @@
-/* test_collectives.c: every kind of operation on groups of threads: all types and awkward counts, in place and not, with
- * segments that differ, rows, lists, factors and weights, against a plain computation on small integers. The whole memory
- * around the buffers is compared as well, so that a byte written beside them shows. Faults: survivors must agree on every
- * outcome, and what was not a success must leave the input as it was. It relies on engine_rig.h. */
+/* test_collectives.c: every kind of operation on groups of threads: all types and awkward counts, in place and not,
+ * with segments that differ, rows, lists, factors and weights, against a plain computation on small integers. The whole
+ * memory around the buffers is compared as well, so that a byte written beside them shows. Faults: survivors must agree
+ * on every outcome, and what was not a success must leave the input as it was. It relies on engine_rig.h. */
 #include "engine_rig.h"
 
 #include "engine/group.h"
@@ -49,8 +49,12 @@ static int segmented(rg_kind_t k) {
     return k == RG_KIND_ALL_GATHER || k == RG_KIND_REDUCE_SCATTER || k == RG_KIND_GATHER || k == RG_KIND_SCATTER ||
            k == RG_KIND_ALL_TO_ALL;
 }
-static int in_is_whole(rg_kind_t k) { return k == RG_KIND_REDUCE_SCATTER || k == RG_KIND_SCATTER || k == RG_KIND_ALL_TO_ALL; }
-static int out_is_whole(rg_kind_t k) { return k == RG_KIND_ALL_GATHER || k == RG_KIND_GATHER || k == RG_KIND_ALL_TO_ALL; }
+static int in_is_whole(rg_kind_t k) {
+    return k == RG_KIND_REDUCE_SCATTER || k == RG_KIND_SCATTER || k == RG_KIND_ALL_TO_ALL;
+}
+static int out_is_whole(rg_kind_t k) {
+    return k == RG_KIND_ALL_GATHER || k == RG_KIND_GATHER || k == RG_KIND_ALL_TO_ALL;
+}
 
 static int has_in(const trial_t *x) {
     return (x->kind != RG_KIND_BROADCAST && x->kind != RG_KIND_SCATTER) || x->rank == x->root;
@@ -134,9 +138,8 @@ static void trial_make(trial_t *x) {
         if (x->in_place && has_in(x) && has_out(x)) {
             int w = in_is_whole(x->kind);
             area_t *whole = w ? &x->in[b] : &x->out[b], *part = w ? &x->out[b] : &x->in[b];
-            uint64_t off = !segmented(x->kind) || x->kind == RG_KIND_ALL_TO_ALL
-                               ? 0
-                               : seg_off(x, in_is_whole(x->kind), x->rank, b);
+            uint64_t off =
+                !segmented(x->kind) || x->kind == RG_KIND_ALL_TO_ALL ? 0 : seg_off(x, in_is_whole(x->kind), x->rank, b);
             part->base = whole->base + off * elem;
         }
         if (!has_in(x)) continue;
@@ -164,8 +167,8 @@ static int trial_right(trial_t *x) {
     int right = 1;
     for (int b = 0; b < (x->list ? x->list : 1); b++) {
         for (uint32_t s = 0; has_out(x) && s < segs(x, 0); s++)
-            for (uint64_t i = 0, len = segmented(x->kind) ? seg_len(x, 0, seg_name(x, 0, s), b) : elems(x, 0, b); i < len;
-                 i++) {
+            for (uint64_t i = 0, len = segmented(x->kind) ? seg_len(x, 0, seg_name(x, 0, s), b) : elems(x, 0, b);
+                 i < len; i++) {
                 uint64_t off = is_whole(x, 0) ? seg_off(x, 0, s, b) : 0;
                 put(x, was_at(x, at(&x->out[b], x->out_rows, off + i, elem), b), expected(x, s, i, b));
             }
@@ -182,8 +185,8 @@ static int trial_intact(trial_t *x) {
     for (int b = 0; b < (x->list ? x->list : 1); b++) {
         int same = x->in_place && has_in(x) && has_out(x);
         for (uint32_t s = 0; !same && has_out(x) && s < segs(x, 0); s++)
-            for (uint64_t i = 0, len = segmented(x->kind) ? seg_len(x, 0, seg_name(x, 0, s), b) : elems(x, 0, b); i < len;
-                 i++) {
+            for (uint64_t i = 0, len = segmented(x->kind) ? seg_len(x, 0, seg_name(x, 0, s), b) : elems(x, 0, b);
+                 i < len; i++) {
                 uint64_t off = is_whole(x, 0) ? seg_off(x, 0, s, b) : 0;
                 uint8_t *p = at(&x->out[b], x->out_rows, off + i, elem);
                 memcpy(was_at(x, p, b), p, elem);
@@ -234,14 +237,14 @@ static rg_status_t call_v(rg_group_t *g, trial_t *x, const rg_opts_t *o, rg_requ
     case RG_KIND_REDUCE_SCATTER: return rg_reduce_scatter_v(g, in, out, x->counts, x->offs, x->t, x->op, o, req);
     case RG_KIND_GATHER: return rg_gather_v(g, in, out, x->counts, x->offs, x->t, x->root, o, req);
     case RG_KIND_SCATTER: return rg_scatter_v(g, in, out, x->counts, x->offs, x->t, x->root, o, req);
-    default:
-        return rg_all_to_all_v(g, in, x->in_counts, x->in_offs, out, x->counts, x->offs, x->t, o, req);
+    default: return rg_all_to_all_v(g, in, x->in_counts, x->in_offs, out, x->counts, x->offs, x->t, o, req);
     }
 }
 
 static rg_status_t call(rg_group_t *g, trial_t *x, const rg_opts_t *opts, rg_request_t **req) {
     rg_opts_t o = opts ? *opts : (rg_opts_t)RG_OPTS_INIT;
-    const rg_strided_t in_rows = { x->in_rows.row, x->in_rows.pitch }, out_rows = { x->out_rows.row, x->out_rows.pitch };
+    const rg_strided_t in_rows = { x->in_rows.row, x->in_rows.pitch },
+                       out_rows = { x->out_rows.row, x->out_rows.pitch };
     const void *in = x->in[0].base;
     void *out = x->out[0].base;
     if (x->in_rows.row) o.in_strided = &in_rows;
@@ -315,7 +318,8 @@ static void trial_random(trial_t *x, uint64_t seed, uint32_t n, uint32_t rank, u
         x->out_rows.pitch = x->out_rows.row ? x->out_rows.row + rig_random(&own) % 5 : 0;
         if (rig_random(&own) % 3) x->in_rows.row = 1 + rig_random(&own) % 9;
         x->in_rows.pitch = x->in_rows.row ? x->in_rows.row + rig_random(&own) % 5 : 0;
-        if (x->in_place) { /* both must be laid out alike, and a segment must begin with a row: only whole buffers here */
+        if (x->in_place) { /* both must be laid out alike, and a segment must begin with a row: only whole buffers here
+                            */
             x->in_rows = x->out_rows;
             if (segmented(x->kind) && x->kind != RG_KIND_ALL_TO_ALL) x->in_place = 0;
         }
@@ -347,7 +351,8 @@ static int random_calls(rig_member_t *m, void *arg) {
         rg_status_t st = call(m->g, &x, NULL, NULL);
         int right = st == RG_OK && trial_right(&x);
         trial_free(&x);
-        RIG_NEED(m, right, "call %u: %s: %s (%s)", i, trial_text(&x, text, sizeof text), rg_status_name(st), rig_errmsg(m));
+        RIG_NEED(m, right, "call %u: %s: %s (%s)", i, trial_text(&x, text, sizeof text), rg_status_name(st),
+                 rig_errmsg(m));
     }
     RIG_OK(m, rg_group_leave(m->g));
     return 0;
@@ -369,7 +374,9 @@ Test(collectives, every_kind_and_form__as_if_large__as_the_reference, .timeout =
     run_random("inproc", 11, 300, 400, 8);
 }
 
-Test(collectives, every_kind_and_form__large__as_the_reference, .timeout = 120) { run_random("inproc", 21, 60000, 40, 0); }
+Test(collectives, every_kind_and_form__large__as_the_reference, .timeout = 120) {
+    run_random("inproc", 21, 60000, 40, 0);
+}
 
 Test(collectives, every_kind_and_form__tcp__as_the_reference, .timeout = 120) { run_random("tcp", 31, 3000, 150, 64); }
 
@@ -524,7 +531,9 @@ static rg_status_t differing(rig_member_t *m, int how, float *in, float *out) {
     rg_opts_t o = RG_OPTS_INIT;
     switch (how) {
     case 0: return rg_all_gather(g, in, out, odd ? 8 : 9, RG_F32, NULL, NULL);
-    case 1: return odd ? rg_all_to_all(g, in, out, 9, RG_F32, NULL, NULL) : rg_all_gather(g, in, out, 9, RG_F32, NULL, NULL);
+    case 1:
+        return odd ? rg_all_to_all(g, in, out, 9, RG_F32, NULL, NULL)
+                   : rg_all_gather(g, in, out, 9, RG_F32, NULL, NULL);
     case 2: return rg_reduce(g, in, out, 9, RG_F32, RG_SUM, odd, NULL, NULL);
     case 3: return rg_all_gather_v(g, in, out, counts, NULL, RG_F32, NULL, NULL);
     case 4: return rg_all_reduce_list(g, ins, outs, list, 2, RG_F32, RG_SUM, NULL, NULL);
@@ -534,9 +543,7 @@ static rg_status_t differing(rig_member_t *m, int how, float *in, float *out) {
     case 6: /* something and nothing */
         if (odd) to[1] = 0;
         return rg_all_to_all_v(g, in, to, NULL, out, from, NULL, RG_F32, NULL, NULL);
-    case 7:
-        o.scale_after = odd ? 2 : 3;
-        return rg_all_reduce(g, in, out, 9, RG_F32, RG_SUM, &o, NULL);
+    case 7: o.scale_after = odd ? 2 : 3; return rg_all_reduce(g, in, out, 9, RG_F32, RG_SUM, &o, NULL);
     default:
         o.weighted = odd ? RG_ON : RG_OFF;
         o.weight = 1;
@@ -593,6 +600,18 @@ static int same_outcome(rig_member_t *m, struct outcomes *o, uint32_t i, rg_stat
     return 0;
 }
 
+/* What is to be hit: mostly what writes over its own input, and takes a while. */
+static void fault_trial(const struct outcomes *o, uint32_t i, trial_t *x, uint32_t n, uint32_t rank) {
+    static const rg_kind_t over[] = { RG_KIND_ALL_REDUCE, RG_KIND_REDUCE, RG_KIND_REDUCE_SCATTER, RG_KIND_ALL_TO_ALL };
+    uint64_t s = o->seed;
+    trial_random(x, o->seed * 1000 + i, n, rank, o->most, 4);
+    if (i != o->after || o->seed % 3 == 0) return;
+    memset(x, 0, sizeof *x);
+    *x = (trial_t){ .kind = over[rig_random(&s) % 4], .t = RG_F32, .op = RG_SUM, .n = n, .rank = rank };
+    x->count = o->most;
+    x->in_place = 1;
+}
+
 /* A call with the world as it is; whoever is lost meanwhile changes what was asked for, not what is judged here. */
 static int faulty_call(rig_member_t *m, struct outcomes *o, uint32_t i) {
     trial_t x;
@@ -601,11 +620,9 @@ static int faulty_call(rig_member_t *m, struct outcomes *o, uint32_t i) {
     rg_info_t info = RG_INFO_INIT;
     rg_result_t res = RG_RESULT_INIT;
     rg_opts_t opts = RG_OPTS_INIT;
-    uint32_t before = m->rig->n;
     RIG_OK(m, rg_group_info(m->g, &info));
     uint32_t n = info.world_size;
-    trial_random(&x, o->seed * 1000 + i, n, info.rank, o->most, 4);
-    if (n != before) trial_random(&x, o->seed * 1000 + i, n, info.rank, o->most, 4);
+    fault_trial(o, i, &x, n, info.rank);
     res.contributor_ids = ids;
     res.contributor_cap = RIG_MAX;
     opts.result = &res;
@@ -618,8 +635,9 @@ static int faulty_call(rig_member_t *m, struct outcomes *o, uint32_t i) {
     trial_free(&x);
     RIG_NEED(m, !bad, "operation %u: %s: %s: memory is not what it must be", i, trial_text(&x, text, sizeof text),
              rg_status_name(st));
-    RIG_NEED(m, st == RG_OK || st == RG_ERR_PEER_LOST || st == RG_ERR_ROOT_LOST || st == RG_ERR_MISMATCH ||
-                    st == RG_ERR_INVALID,
+    RIG_NEED(m,
+             st == RG_OK || st == RG_ERR_PEER_LOST || st == RG_ERR_ROOT_LOST || st == RG_ERR_MISMATCH ||
+                 st == RG_ERR_INVALID,
              "operation %u: %s: %s (%s)", i, trial_text(&x, text, sizeof text), rg_status_name(st), res.text);
     return same_outcome(m, o, i, st, res.contributors);
 }
@@ -642,7 +660,7 @@ static int faulty(rig_member_t *m, void *arg) {
     for (uint32_t i = 0; i < FAULT_OPS; i++) {
         if (dying && i == o->after) {
             trial_t x;
-            trial_random(&x, o->seed * 1000 + i, m->rig->n, m->index, o->most, 4);
+            fault_trial(o, i, &x, m->rig->n, m->index);
             trial_make(&x);
             pthread_create(&t, NULL, killer, m);
             rg_status_t st = call(m->g, &x, NULL, NULL);
@@ -668,4 +686,34 @@ Test(collectives, member_dies_in_any_kind__same_outcome_for_all_and_memory_intac
         c.small_bytes = round % 3 ? 64 : 0;
         rig_run(4, round % 4 == 3 ? "tcp" : "inproc", &c, faulty, &o);
     }
+}
+
+/* ---- Shapes of an earlier view ----------------------------------------------------------------------------------- */
+
+/* Member 2 goes between two operations, one of which goes on without it and says so only to who asks. Who did not ask
+ * would gather segments of the wrong members: the next operation with segments ends, once, for all. */
+static int unaware(rig_member_t *m, void *arg) {
+    float x = 1, sum = 0, all[3] = { -1, -1, -1 };
+    rg_result_t res = RG_RESULT_INIT;
+    rg_opts_t o = RG_OPTS_INIT;
+    rg_info_t info = RG_INFO_INIT;
+    (void)arg;
+    o.result = &res;
+    RIG_OK(m, rg_all_gather(m->g, &x, all, 1, RG_F32, NULL, NULL));
+    if (m->index == 2) {
+        RIG_OK(m, rg_group_abort(m->g));
+        return 0;
+    }
+    for (sum = 3; sum != 2;) RIG_OK(m, rg_all_reduce(m->g, &x, &sum, 1, RG_F32, RG_SUM, NULL, NULL));
+    if (m->index == 0) RIG_OK(m, rg_group_info(m->g, &info)); /* knows, and is told as well */
+    all[0] = all[1] = all[2] = -1;
+    rg_status_t st = rg_all_gather(m->g, &x, all, 1, RG_F32, NULL, NULL);
+    RIG_NEED(m, st == RG_ERR_PEER_LOST && all[2] == -1, "%s", rg_status_name(st));
+    st = rg_all_gather(m->g, &x, all, 1, RG_F32, &o, NULL);
+    RIG_NEED(m, st == RG_OK && res.contributors == 2 && all[1] == 1 && all[2] == -1, "%s", rg_status_name(st));
+    return 0;
+}
+
+Test(collectives, world_has_shrunk_unnoticed__operation_with_segments_ends_once) {
+    rig_run(3, "inproc", NULL, unaware, NULL);
 }

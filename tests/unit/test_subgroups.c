@@ -1,6 +1,6 @@
 /* test_subgroups.c: messages between two members, alone and in batches, and sub-groups: splits, use from several
- * threads in any order, faults that touch some children and leave others alone, the grid, and handles that outlive their
- * root. Members are threads (engine_rig.h). It must not sleep to order events. */
+ * threads in any order, faults that touch some children and leave others alone, the grid, and handles that outlive
+ * their root. Members are threads (engine_rig.h). It must not sleep to order events. */
 #include "engine_rig.h"
 
 #include "engine/group.h"
@@ -69,7 +69,8 @@ static int all_pairs(rig_member_t *m, void *arg) {
         for (uint32_t r = 0; r < n; r++)
             for (uint32_t k = 0; k < EACH; k++)
                 for (uint32_t i = 0; i < MOST - k; i++)
-                    RIG_NEED(m, in[r][k][i] == (r << 24 | me << 16 | k << 8 | (i + round)), "from %u, tag %u, %u", r, k, i);
+                    RIG_NEED(m, in[r][k][i] == (r << 24 | me << 16 | k << 8 | (i + round)), "from %u, tag %u, %u", r, k,
+                             i);
     }
     return 0;
 }
@@ -91,11 +92,13 @@ static int wrong_pairs(rig_member_t *m, void *arg) {
     RIG_NEED(m, rg_batch_begin(m->g) == RG_ERR_INVALID, "two begins");
     RIG_NEED(m, rg_send(m->g, x, 1, RG_F32, other, NULL, &req) == RG_ERR_INVALID && !req, "a request inside");
     RIG_OK(m, rg_send(m->g, x, 1, RG_F32, 7, NULL, NULL));
-    RIG_NEED(m, rg_batch_end(m->g, NULL) == RG_ERR_INVALID && strstr(rig_errmsg(m), "ranks 0 to 1"), "%s", rig_errmsg(m));
+    RIG_NEED(m, rg_batch_end(m->g, NULL) == RG_ERR_INVALID && strstr(rig_errmsg(m), "ranks 0 to 1"), "%s",
+             rig_errmsg(m));
     RIG_OK(m, rg_batch_begin(m->g));
     RIG_OK(m, rg_batch_end(m->g, NULL)); /* empty */
     /* Different lengths: both ends hear of it. */
-    rg_status_t st = m->index ? rg_send(m->g, x, 4, RG_F32, other, NULL, NULL) : rg_recv(m->g, y, 5, RG_F32, other, NULL, NULL);
+    rg_status_t st =
+        m->index ? rg_send(m->g, x, 4, RG_F32, other, NULL, NULL) : rg_recv(m->g, y, 5, RG_F32, other, NULL, NULL);
     RIG_NEED(m, st == RG_ERR_MISMATCH, "%s", rg_status_name(st));
     /* To oneself: lengths, deadline. */
     RIG_OK(m, rg_batch_begin(m->g));
@@ -135,7 +138,8 @@ static int pair_and_death(rig_member_t *m, void *arg) {
         RIG_NEED(m, st == RG_ERR_PEER_LOST && res.lost_member, "%s: %s", rg_status_name(st), res.text);
     } else {
         for (uint32_t i = 0; i < 40 && st == RG_OK; i++)
-            st = m->index ? rg_recv(m->g, x, 200000, RG_U32, 0, NULL, NULL) : rg_send(m->g, x, 200000, RG_U32, 1, NULL, NULL);
+            st = m->index ? rg_recv(m->g, x, 200000, RG_U32, 0, NULL, NULL)
+                          : rg_send(m->g, x, 200000, RG_U32, 1, NULL, NULL);
         RIG_NEED(m, st == RG_OK, "%s: %s", rg_status_name(st), rig_errmsg(m));
     }
     free(x);
@@ -162,8 +166,8 @@ static int sum_of(rig_member_t *m, rg_group_t *g, uint64_t count, uint32_t of, u
     int even = 1;
     for (uint64_t i = 1; i < count; i++) even &= x[i] == x[0];
     free(x);
-    RIG_NEED(m, st == RG_OK && even && (!of || res.contributors == of), "%s (%s), %u contributors", rg_status_name(st), text,
-             res.contributors);
+    RIG_NEED(m, st == RG_OK && even && (!of || res.contributors == of), "%s (%s), %u contributors", rg_status_name(st),
+             text, res.contributors);
     return 0;
 }
 
@@ -181,11 +185,13 @@ static int grid_of_four(rig_member_t *m, void *arg) {
     RIG_OK(m, rg_group_split(m->g, me == 3 ? 7 : RG_NO_COLOUR, 0, NULL, &none));
     RIG_NEED(m, (none != NULL) == (me == 3), "no colour gives no child");
     RIG_OK(m, rg_group_grid(m->g, &grid));
-    RIG_NEED(m, grid.colours == 8 && grid.present == 1 && grid.missing == 0 && !grid.complete && grid.without == 3 &&
-                    grid.members == 4,
+    RIG_NEED(m,
+             grid.colours == 8 && grid.present == 1 && grid.missing == 0 && !grid.complete && grid.without == 3 &&
+                 grid.members == 4,
              "grid of one");
     RIG_OK(m, rg_group_info(col, &info));
-    RIG_NEED(m, info.world_size == 2 && info.rank == (me < 2), "rank %u of %u in the column", info.rank, info.world_size);
+    RIG_NEED(m, info.world_size == 2 && info.rank == (me < 2), "rank %u of %u in the column", info.rank,
+             info.world_size);
     for (uint64_t count = 1; count < 100000; count *= 30) {
         if (sum_of(m, me & 1 ? row : col, count, 2, 1u << (8 * me), &sum)) return 1; /* each in an order of its own */
         if (sum_of(m, me & 1 ? col : row, count, 2, 1u << (8 * me), &sum)) return 1;
@@ -246,7 +252,9 @@ static void *use_child(void *arg) {
 }
 
 static int threads_on_children(rig_member_t *m, void *arg) {
-    struct user u[3] = { { m, NULL, 2, 60 / RIG_SLOW + 2, 0 }, { m, NULL, 2, 60 / RIG_SLOW + 2, 0 }, { m, m->g, 4, 60 / RIG_SLOW + 2, 0 } };
+    struct user u[3] = { { m, NULL, 2, 60 / RIG_SLOW + 2, 0 },
+                         { m, NULL, 2, 60 / RIG_SLOW + 2, 0 },
+                         { m, m->g, 4, 60 / RIG_SLOW + 2, 0 } };
     pthread_t t[3];
     (void)arg;
     RIG_OK(m, rg_group_split(m->g, m->index / 2, 0, NULL, &u[0].g));
@@ -365,6 +373,4 @@ static int child_aborted(rig_member_t *m, void *arg) {
     return sum_of(m, m->g, 100, 3, 1, &sum);
 }
 
-Test(split, abort_of_a_child__ends_it_everywhere_and_nothing_else) {
-    rig_run(3, "inproc", NULL, child_aborted, NULL);
-}
+Test(split, abort_of_a_child__ends_it_everywhere_and_nothing_else) { rig_run(3, "inproc", NULL, child_aborted, NULL); }
