@@ -51,6 +51,7 @@ void plain_failed(const char *file, int line, int fatal, const char *what, const
 #define cr_expect(c, ...) PLAIN_CHECK(0, c, #c, __VA_ARGS__)
 #define cr_expect_eq(a, b, ...) PLAIN_CHECK(0, (a) == (b), #a " == " #b, __VA_ARGS__)
 #define cr_expect_lt(a, b, ...) PLAIN_CHECK(0, (a) < (b), #a " < " #b, __VA_ARGS__)
+#define cr_expect_leq(a, b, ...) PLAIN_CHECK(0, (a) <= (b), #a " <= " #b, __VA_ARGS__)
 #define cr_expect_null(a, ...) PLAIN_CHECK(0, (a) == NULL, #a " == NULL", __VA_ARGS__)
 #define cr_expect_str_eq(a, b, ...) PLAIN_CHECK(0, strcmp(a, b) == 0, #a " is " #b, __VA_ARGS__)
 
