@@ -6,10 +6,10 @@
 #   PEERS_COLLECTIVES    "all_reduce all_gather reduce_scatter broadcast all_to_all"
 #   PEERS_SETTINGS       "shm shipped reno"
 #   PEERS_RANKS          "2 4 8"
-#   PEERS_SIZES          8,512,4096,65536,1048576,16777216,268435456, counted as nccl-tests does: the whole vector
+#   PEERS_SIZES          8,4096,65536,1048576,16777216,268435456, counted as nccl-tests does: the whole vector
 #   PEERS_IN_PLACE       "0"; "1" in place; "0 1" both
 #   PEERS_ROUNDS         3; sizes of 64 MiB and more are in the first alone
-#   PEERS_BUDGET         0.08: seconds of timed calls for one point of one library, at least 3 calls
+#   PEERS_BUDGET         0.06: seconds of timed calls for one point of one library, at least 3 calls
 #   PEERS_LIMIT          seconds that one library has for one collective: 30, with sizes of 64 MiB and more 120
 #   PEERS_LIBRARIES      "regroup regroup-alloc gloo openmpi mpich" (regroup-alloc: buffers from rg_alloc(), shm only)
 # Prints tables and writes BUILD_DIR/bench-peers.json. A library that is not installed, or a setting that this user may
@@ -29,8 +29,8 @@ if [ "${PEERS_QUICK:-0}" != 0 ]; then
     export PEERS_BUDGET=${PEERS_BUDGET:-0.05}
 else
     rounds=${PEERS_ROUNDS:-3} ranks=${PEERS_RANKS:-2 4 8} settings=${PEERS_SETTINGS:-shm shipped reno}
-    sizes=${PEERS_SIZES:-8,512,4096,65536,1048576,16777216,268435456}
-    export PEERS_BUDGET=${PEERS_BUDGET:-0.08}
+    sizes=${PEERS_SIZES:-8,4096,65536,1048576,16777216,268435456}
+    export PEERS_BUDGET=${PEERS_BUDGET:-0.06}
 fi
 export PEERS_SHM=/dev/shm/peers.$$
 mkdir -p "$out"
@@ -151,6 +151,21 @@ measure() {
     awk -v p="$transport $setting $collective $n $PEERS_IN_PLACE $round" 'NF == 8 { print p, $0 }' "$out/run" >> "$lines"
 }
 
+# What loops without a library take for the same, in the same minutes: lines "collective ranks bytes buffers us".
+bare_loops() { # RANKS COLLECTIVE
+    local n=$1 collective=$2 size bytes kind us
+    [ -x "$build/bench/bench_shm" ] || return 0
+    for size in ${PEERS_SIZES//,/ }; do
+        bytes=$((size / (4 * n) * 4 * n))
+        [ $bytes -gt 0 ] || bytes=$((4 * n))
+        case $collective in all_reduce | broadcast) ;; *) size=$bytes ;; esac
+        for kind in ordinary alloc; do
+            us=$(timeout -k 1 20 "$build/bench/bench_shm" --bare "$collective" $bytes "$n" $kind 2>> "$log" < /dev/null) &&
+                echo "$collective $n $size $kind $us" >> "$bare"
+        done
+    done
+}
+
 # ---- The reno setting ------------------------------------------------------------------------------------------------
 why=
 make_namespace() {
@@ -171,9 +186,6 @@ for setting in $settings; do
         make_namespace || continue
         prefix=(ip netns exec "$namespace")
     fi
-    if [ "$setting" = shm ] && [ -x "$build/bench/bench_shm" ]; then
-        timeout -k 5 120 "$build/bench/bench_shm" --bare > "$bare" 2>> "$log" < /dev/null
-    fi
     for n in $ranks; do
         for round in $(seq "$rounds"); do
             PEERS_SIZES=$(sizes_of "$n" "$round")
@@ -182,6 +194,7 @@ for setting in $settings; do
             for collective in $collectives; do
                 for place in $places; do
                     export PEERS_IN_PLACE=$place
+                    [ "$setting" = shm ] && [ "$place" = "${places%% *}" ] && bare_loops "$n" "$collective"
                     for library in $libraries; do measure "$setting" "$n" "$collective" "$round" "$library" "${prefix[@]}"; done
                 done
             done

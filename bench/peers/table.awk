@@ -2,7 +2,7 @@
 # median_us quartile_us quartile_us calls wrong) to the table on standard output and the JSON file named by `json`: one row for
 # every point and kind of buffer. A library's figure is the median over the rounds of its best algorithm for that
 # point. `bare` names a file of lines "collective ranks bytes buffers us": what a loop without a library takes over
-# shared memory. `libraries` lists all that were to run, `why` tells why the reno setting was not.
+# shared memory; the last columns of the table are its time divided by ours. `libraries` lists all that were to run, `why` tells why the reno setting was not.
 # The goals are those that the project holds itself to: see goal().
 function median_of(list,    a, n, i, j, x) {
     n = split(list, a, " ")
@@ -47,15 +47,15 @@ function json_row(buffers, ours,    l, medians, spreads, used, r, g, b) {
     }
     r = best != "" && (ours in got) ? got[best] / got[ours] : 0
     g = goal(f[1], f[2], f[6], ours != "regroup")
-    b = bare_us[f[3], f[4], f[6], buffers]
-    if (f[1] != "shm") b = 0
+    b = f[1] == "shm" && (f[3], f[4], f[6], buffers) in bare_times ? median_of(bare_times[f[3], f[4], f[6], buffers]) : 0
+    bare_ratio = b && (ours in got) ? b / got[ours] : 0
     printf "%s\n  {\"collective\": \"%s\", \"transport\": \"%s\", \"setting\": \"%s\", \"ranks\": %d, \"bytes\": %d, " \
            "\"buffers\": \"%s\", \"in_place\": %s, \"median_us\": {%s}, \"best_peer\": %s, \"ratio\": %s, \"goal\": %s, " \
            "\"met\": %s, \"bare_us\": %s, \"bare_ratio\": %s, \"rounds\": %d, \"spread_us\": {%s}, \"algorithm\": {%s}, " \
            "\"errors\": %d}", (n_json++ ? "," : ""), f[3], f[1], f[2], f[4], f[6], buffers, f[5] ? "true" : "false",
            medians, best == "" ? "null" : "\"" best "\"", r ? sprintf("%.3f", r) : "null", g ? g : "null",
            g && r ? (r >= g ? "true" : "false") : "null", b ? b : "null",
-           b && (ours in got) ? sprintf("%.3f", b / got[ours]) : "null", runs, spreads, used, errors > json
+           bare_ratio ? sprintf("%.3f", bare_ratio) : "null", runs, spreads, used, errors > json
     if (g && r) {
         k = f[1] " " f[2] " " buffers " " (f[6] <= 4096 ? "up to 4 KiB" : f[6] < 1048576 ? "64 KiB up to 1 MiB" : "1 MiB and more") ": " g
         if (!(k in points)) order[++n_goals] = k
@@ -64,9 +64,10 @@ function json_row(buffers, ours,    l, medians, spreads, used, r, g, b) {
     }
     return r
 }
+function figures(x) { return x ? sprintf("%.2f", x) : "-" }
 BEGIN {
     n_lib = split(libraries, lib, " ")
-    if (bare != "") while ((getline line < bare) > 0) if (split(line, q, " ") == 5) bare_us[q[1], q[2], q[3], q[4]] = q[5]
+    if (bare != "") while ((getline line < bare) > 0) if (split(line, q, " ") == 5) bare_times[q[1], q[2], q[3], q[4]] = bare_times[q[1], q[2], q[3], q[4]] " " q[5]
 }
 $10 + 0 > 0 {
     row = $1 " " $2 " " $3 " " $4 " " $5 " " $9
@@ -86,7 +87,7 @@ END {
             printf "\n%s over %s%s, %d processes%s\n%10s", f[3], f[1], f[1] == "tcp" ? " (" f[2] ")" : "", f[4],
                    f[5] ? ", in place" : "", "bytes"
             for (l = 1; l <= n_lib; l++) if (lib[l] != "regroup-alloc" || f[1] == "shm") printf " %22s", lib[l]
-            printf "  %-8s %6s %6s\n", "best", "ratio", f[1] == "shm" ? "alloc" : ""
+            printf "  %-8s %6s %6s %6s %6s\n", "best", "ratio", f[1] == "shm" ? "alloc" : "", f[1] == "shm" ? "bare" : "", f[1] == "shm" ? "alloc" : ""
         }
         before = head
         printf "%10d", f[6]
@@ -101,8 +102,10 @@ END {
             if (lib[l] !~ /^regroup/ && (best == "" || value < got[best])) best = lib[l]
         }
         ratio = json_row("ordinary", "regroup")
+        to_bare = bare_ratio
+        bare_ratio = 0
         alloc = "regroup-alloc" in got ? json_row("alloc", "regroup-alloc") : 0
-        printf "  %-8s %6s %6s%s\n", best, ratio ? sprintf("%.2f", ratio) : "-", alloc ? sprintf("%.2f", alloc) : "",
+        printf "  %-8s %6s %6s %6s %6s%s\n", best, figures(ratio), figures(alloc), figures(to_bare), figures(bare_ratio),
                errors ? "  WRONG RESULTS" : ""
         total_wrong += errors
     }

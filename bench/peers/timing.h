@@ -256,13 +256,15 @@ static inline void timing_size(struct timing *t, const struct timing_op *op, siz
     timing_gather(t);
     if (t->rank == 0) t->shared->wrong = 0;
     timing_gather(t);
-    timing_one(t, op, state);
+    double spent = timing_one(t, op, state); /* enough to go by where calls are long */
     timing_check(t);
     timing_gather(t);
-    double spent = timing_now_us();
-    for (int i = 0; i < (large ? 1 : 2); i++) timing_one(t, op, state);
-    spent = (timing_now_us() - spent) / (large ? 1 : 2);
-    timing_gather(t);
+    if (!large) {
+        spent = timing_now_us();
+        for (int i = 0; i < 2; i++) timing_one(t, op, state);
+        spent = (timing_now_us() - spent) / 2;
+        timing_gather(t);
+    }
     if (t->rank == 0) {
         double k = t->budget_s * 1e6 / (spent + 1);
         t->shared->calls = k < 3 ? 3 : k > TIMING_CALLS ? TIMING_CALLS : (uint32_t)k;
