@@ -335,7 +335,7 @@ static void exchange(control_t *c, rg_tp_t *tp, int me, size_t bytes, int alloc,
     double *us = calloc((size_t)rounds, sizeof *us);
     if (!us || rg_red_init(&red, RG_F32, RG_SUM, 2, 0) != RG_OK) die("kernel");
     if (alloc) {
-        void *p, *q;
+        void *p = NULL, *q = NULL;
         if (rg_shared_alloc(bytes, 0, &p, NULL) != RG_OK || rg_shared_alloc(bytes, 0, &q, NULL) != RG_OK) die("memory");
         in = p;
         out = q;

@@ -296,6 +296,7 @@ struct rg_tp {
 typedef struct rg_shm_hooks {
     int no_copy;     /* process_vm_readv does not work */
     int no_regions;  /* regions are not mapped */
+    int never_push;  /* what can be fetched is */
     int no_validate; /* a planted bug: what was read is believed at once */
     void (*between)(void *arg);
     void *arg;

@@ -35,7 +35,7 @@ static void way_begin(link_t *l) {
     w->pushed = w->cost[1] && w->cost[0] > w->cost[1];
     if (k < TRY_FIRST) w->pushed = k & 1;
     else if (k % TRY_EVERY == 0) w->pushed = !w->pushed;
-    if (!l->can_copy) w->pushed = 1;
+    if (!l->can_copy || rg_shm_hooks.never_push) w->pushed = !l->can_copy;
     w->since = rg_os_now_ns();
 }
 
