@@ -64,7 +64,7 @@ struct way {
 
 struct tune {
     uint64_t peers, min, max, factor, rounds;
-    double budget_s;
+    double budget_s, load; /* load: of this host before anything was measured */
     uint32_t chunks[TUNE_CHUNKS], n_chunks;
     int alloc, json, verify, rank, world;
     const char *coordinator, *output, *transport, *only;
@@ -358,6 +358,9 @@ static int tune_report(struct tune *t, struct field *f, const coll_kind_t *kinds
         t->c.kind = kinds[k];
         tune_show(t, &f[k]);
     }
+    if (t->load > (double)model_cores() / 2)
+        fprintf(stderr, "regroup tune: this host was busy with other things (load %.1f): the figures are rough\n",
+                t->load);
     if (t->json) {
         json_t *all = json_pack("{s:s s:I s:I s:I s:I s:s s:O}", "version", rg_version(), "ranks", (json_int_t)t->world,
                                 "points", (json_int_t)t->points, "within_10_percent", (json_int_t)t->near, "beyond",
@@ -526,6 +529,7 @@ static int tune_options(struct tune *t, int argc, char **argv) {
 int tool_tune(int argc, char **argv) {
     struct tune t = { .min = 64, .max = 16u << 20, .factor = 8, .rounds = 2, .budget_s = 0.05, .verify = 1 };
     t.output = "regroup.tuning";
+    if (getloadavg(&t.load, 1) != 1) t.load = 0;
     tune_chunks(&t, "64K,256K,1M");
     int rc = tune_options(&t, argc, argv);
     if (rc) return rc < 0 ? TOOL_OK : rc;
