@@ -265,16 +265,17 @@ static void op_drop_run(rg_request_t *op) {
     op->roster = NULL;
 }
 
-/* Another member issued this operation with other arguments: the text says who. */
-static void op_mismatch(rg_request_t *op, uint64_t id) {
-    char text[128];
+/* Another member issued this operation with other arguments: the text says who. With equal ones (same) it sends more or
+ * less than is expected: counts that the two do not have alike. */
+static void op_mismatch(rg_request_t *op, uint64_t id, int same) {
+    char text[160];
+    const char *what =
+        same ? "sends another number of elements than is expected of it" : "called a different operation";
     uint32_t rank = UINT32_MAX;
     for (uint32_t i = 0; op->roster && i < op->roster->n; i++)
         if (op->roster->ids[i] == id) rank = i;
-    if (rank == UINT32_MAX)
-        snprintf(text, sizeof text, "member %llu called a different operation", (unsigned long long)id);
-    else
-        snprintf(text, sizeof text, "rank %u (member %llu) called a different operation", rank, (unsigned long long)id);
+    if (rank == UINT32_MAX) snprintf(text, sizeof text, "member %llu %s", (unsigned long long)id, what);
+    else snprintf(text, sizeof text, "rank %u (member %llu) %s", rank, (unsigned long long)id, what);
     rg_op_fail(op, RG_ERR_MISMATCH, id, text);
 }
 
@@ -285,7 +286,7 @@ static void op_check_strays(rg_request_t *op) {
         const rg_tag_t *t = &g->strays[i].tag;
         if (t->sig && t->op == op->key.op && t->gen == op->tag_gen && t->epoch == op->roster->data_epoch &&
             t->sig != op->tag_sig && t->ord < RG_SERVE_ORD)
-            op_mismatch(op, g->strays[i].from);
+            op_mismatch(op, g->strays[i].from, 0);
     }
 }
 
@@ -617,7 +618,7 @@ static void op_stray(rg_group_t *g, const rg_completion_t *c) {
     rg_request_t *op = op_by_tag(g, &c->tag);
     if (op && op->executing && op->roster->data_epoch == c->tag.epoch && op->tag_sig != c->tag.sig &&
         c->tag.ord < RG_SERVE_ORD) {
-        op_mismatch(op, g->links[c->link].id);
+        op_mismatch(op, g->links[c->link].id, 0);
         return;
     }
     g->strays[g->stray_at % 16].from = g->links[c->link].id;
@@ -638,7 +639,7 @@ void rg_op_completion(rg_group_t *g, const rg_completion_t *c) {
     rg_request_t *op = slot < g->n_ops ? g->ops[slot] : NULL;
     if (!op || (op->uid & 0xffff) != (uint32_t)(c->cookie >> 32 & 0xffff) || op->state == RG_OPS_FINISHED) return;
     if (c->event == RG_TP_FAILED) {
-        if (c->status == RG_TP_MISMATCH) op_mismatch(op, g->links[c->link].id);
+        if (c->status == RG_TP_MISMATCH) op_mismatch(op, g->links[c->link].id, c->tag.sig == op->tag_sig);
         return; /* GONE, BROKEN: the link's end is told by itself; FENCED: we asked for it */
     }
     if (step == FETCH_STEP) {
