@@ -90,7 +90,8 @@ extern struct kinds_shared *kinds_sh;
 
 /* "all", or names and parts of names with commas between. 0, or what is wrong is printed. */
 int kinds_choose(const char *wanted);
-enum kind kinds_of(uint64_t gen); /* what is called in a round */
+enum kind kinds_of(uint64_t gen);                                               /* what is called in a round */
+static inline uint32_t kinds_colour(uint64_t id) { return (uint32_t)(id & 1); } /* of a member in sub-groups */
 int kinds_worker_body(int slot, void *first);
 
 #endif
