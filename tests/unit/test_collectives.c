@@ -380,6 +380,11 @@ Test(collectives, every_kind_and_form__large__as_the_reference, .timeout = 120) 
 
 Test(collectives, every_kind_and_form__tcp__as_the_reference, .timeout = 120) { run_random("tcp", 31, 3000, 150, 64); }
 
+Test(collectives, every_kind_and_form__shared_memory__as_the_reference, .timeout = 120) {
+    run_random("shm", 41, 3000, 150, 64);
+    run_random("shm", 51, 60000, 30, 0);
+}
+
 /* ---- Factors and weights ----------------------------------------------------------------------------------------- */
 
 static int near(double a, double b, double part) {
@@ -685,7 +690,7 @@ Test(collectives, member_dies_in_any_kind__same_outcome_for_all_and_memory_intac
                               .after = 3 + round % 20 };
         rg_config_t c = RG_CONFIG_INIT;
         c.small_bytes = round % 3 ? 64 : 0;
-        rig_run(4, round % 4 == 3 ? "tcp" : "inproc", &c, faulty, &o);
+        rig_run(4, round % 4 == 3 ? "tcp" : round % 4 == 2 ? "shm" : "inproc", &c, faulty, &o);
     }
 }
 
