@@ -112,7 +112,8 @@ ok explain__more_hosts_than_members exits 2 explain all_reduce 1M -n 2 --hosts 3
 ok explain__no_such_group both 1 "127.0.0.1:1" explain all_reduce 1M -c 127.0.0.1:1
 ok tune__writes_a_file both 0 "written: $tmp/tuning" tune -n 2 -k all_reduce,broadcast -b 4K -e 64K -f 16 --rounds 1 --budget 0.002 --chunks - -o "$tmp/tuning"
 ok tune__form_of_the_file grep -q '^all_reduce size=2 hosts=1 .*algorithm=' "$tmp/tuning"
-ok tune__the_file_is_used env RG_TUNING_FILE="$tmp/tuning" "$regroup" bench all_reduce -n 2 -b 4K -e 4K -i 3
+tuned() { RG_TUNING_FILE=$tmp/tuning both 0 "errors: 0" bench all_reduce -n 2 -b 4K -e 4K -i 3; }
+ok tune__the_file_is_used tuned
 ok explain__tuning_file both 0 'is the choice of the tuning file' explain all_reduce 4K -n 2 --tuning-file "$tmp/tuning"
 echo "all_reduce algorithm=squid" > "$tmp/tuning"
 ok explain__wrong_tuning_file both 1 "line 1" explain all_reduce 4K -n 2 --tuning-file "$tmp/tuning"
