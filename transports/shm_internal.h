@@ -194,11 +194,14 @@ typedef struct lent {
     uintptr_t from, to;
 } lent_t;
 
+#define WAY_SIZES 3 /* what is quicker for little need not be for much */
 typedef struct way {
-    uint8_t pushed, void_;  /* this time: through the ring; and nothing is to be learnt from it */
-    uint32_t busy, periods; /* messages under way; how often there were any */
+    uint8_t pushed, void_; /* this time: through the ring; and nothing is to be learnt from it */
+    uint8_t size;          /* class of the first message of this time */
+    uint32_t busy;         /* messages under way */
     uint64_t since, bytes;
-    uint64_t cost[2]; /* of 1 MiB in ns, fetched and pushed; 0: not known */
+    uint32_t periods[WAY_SIZES]; /* how often there were any */
+    uint64_t cost[WAY_SIZES][2]; /* of 1 MiB in ns, fetched and pushed; 0: not known */
 } way_t;
 
 typedef struct mapped {

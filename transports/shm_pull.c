@@ -23,16 +23,18 @@ rg_shm_hooks_t rg_shm_hooks;
 /* Which of the two ways through private memory is quicker depends on how near two cores are, on whether they take
  * turns on one, and on how a sandbox does the call; and it changes when the host moves us. So it is measured on real
  * traffic, from when something is under way to when nothing is, and the other way is tried now and then. */
-#define TRY_FIRST 4
-#define TRY_EVERY 64
+#define TRY_FIRST 6 /* the first two teach nothing: pages are touched for the first time */
+#define TRY_EVERY 32
 
-static void way_begin(link_t *l) {
+static void way_begin(link_t *l, uint64_t len) {
     way_t *w = &l->way;
     if (w->busy++) return;
-    w->void_ = 0;
+    w->size = len < 192u << 10 ? 0 : len < 1536u << 10 ? 1 : 2;
     w->bytes = 0;
-    uint32_t k = w->periods++;
-    w->pushed = w->cost[1] && w->cost[0] > w->cost[1];
+    const uint64_t *cost = w->cost[w->size];
+    uint32_t k = w->periods[w->size]++;
+    w->void_ = k < 2;
+    w->pushed = cost[0] > cost[1];
     if (k < TRY_FIRST) w->pushed = k & 1;
     else if (k % TRY_EVERY == 0) w->pushed = !w->pushed;
     if (!l->can_copy || rg_shm_hooks.never_push) w->pushed = !l->can_copy;
@@ -46,10 +48,10 @@ static void way_end(link_t *l, uint64_t bytes) {
     w->void_ |= bytes == 0;
     if (--w->busy || w->void_) return;
     uint64_t ns = rg_os_now_ns() - w->since, now = (uint64_t)((double)ns / (double)w->bytes * (1 << 20)),
-             *cost = &w->cost[w->pushed];
+             *cost = &w->cost[w->size][w->pushed];
     if (*cost && now > 2 * *cost)
         now = 2 * *cost; /* somebody was interrupted, as happens: it counts, but not for all */
-    *cost = *cost ? (3 * *cost + now) / 4 : now;
+    *cost = *cost ? (*cost + now) / 2 : now;
 }
 
 static void ask_push(link_t *l, recv_op_t *op) {
@@ -72,7 +74,7 @@ void rgm_pull_begin(rg_tp_t *tp, link_t *l, recv_op_t *op, const large_t *m) {
         l->n_pulls++;
         return;
     }
-    way_begin(l);
+    way_begin(l, m->total);
     op->timed = 1;
     if (l->way.pushed) {
         ask_push(l, op);

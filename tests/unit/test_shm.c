@@ -392,7 +392,7 @@ static int sleepy(end_t *e, int first, int rounds) {
             struct pollfd p = { .fd = T->wake_fd(e->tp), .events = POLLIN };
             look(e);
             if (!e->ends[1] && T->arm(e->tp, &timeout) && poll(&p, 1, 5000) != 1) return 1;
-            if (e->down) return 2;
+            if (e->down && !e->ends[1]) return 2; /* the other one leaves when it is done */
         }
         if (e->status[1] != RG_TP_DONE) return 3;
     }
