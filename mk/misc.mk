@@ -22,7 +22,7 @@ help:
 	@echo 'make                  libraries, the regroup command, the examples, in build/'
 	@echo 'make demo             four peers train a small model; one is killed, one joins (installs what is missing)'
 	@echo 'make check            every test; the last line counts them (installs what is missing). SAN=asan or SAN=tsan'
-	@echo 'make check-kills      SIGKILLs at random moments: KILLS=200 SEED=1'
+	@echo 'make check-kills      SIGKILLs at random moments: KILLS=200 SEED=1; KINDS=all: in every kind of operation, TRANSPORT=tcp'
 	@echo 'make unit tests       the Criterion tests alone; build every test program without running it'
 	@echo 'make header pure exports   the checks of the headers, of the pure parts, of the exported names'
 	@echo 'make fuzz             libFuzzer (clang) over the wire codec and the core: FUZZ_SECONDS=20'
