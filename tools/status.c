@@ -58,6 +58,7 @@ static void status_links(char *buf, size_t cap, json_t *m) {
     rg_net_unpack(bytes, &net);
     snprintf(buf, cap, "-");
     for (int k = 0; k < RG_NET_KINDS && at < cap; k++) {
+        if (!net.link[k].latency_ns && k == 0 && net.shared) at += (size_t)snprintf(buf, cap, "shm");
         if (!net.link[k].latency_ns) continue;
         const char *name = k == 0 && net.shared ? "shm" : names[k];
         at += (size_t)snprintf(buf + at, cap - at, "%s%s %.3gus", at ? ", " : "", name,
