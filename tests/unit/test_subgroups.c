@@ -261,6 +261,7 @@ static int threads_on_children(rig_member_t *m, void *arg) {
     RIG_OK(m, rg_group_split(m->g, m->index % 2, 0, NULL, &u[1].g));
     for (int i = 0; i < 3; i++) pthread_create(&t[i], NULL, use_child, &u[i]);
     for (int i = 0; i < 3; i++) pthread_join(t[i], NULL);
+    if (rig_gate(m, 0, 4)) return 1;
     for (int i = 0; i < 2; i++) rg_group_destroy(u[i].g);
     return u[0].bad || u[1].bad || u[2].bad;
 }
@@ -370,7 +371,8 @@ static int child_aborted(rig_member_t *m, void *arg) {
     }
     if (sum_of(m, m->g, 100, 3, 1, &sum)) return 1;
     rg_group_destroy(child);
-    return sum_of(m, m->g, 100, 3, 1, &sum);
+    if (sum_of(m, m->g, 100, 3, 1, &sum)) return 1;
+    return rig_gate(m, 0, 3); /* to go is to die, to those who have not finished */
 }
 
 Test(split, abort_of_a_child__ends_it_everywhere_and_nothing_else) { rig_run(3, "inproc", NULL, child_aborted, NULL); }
