@@ -61,7 +61,7 @@ add() { # NAME COMMAND...
 }
 have() { command -v "$1" > /dev/null 2>&1; }
 add regroup ${CC:-gcc} -std=gnu11 $flags -I"$root/include" -o "$out/regroup" "$here/regroup.c" "$build/libregroup.a" \
-    $(pkg-config --libs libuv jansson 2> /dev/null || echo -luv -ljansson) -lm -pthread
+    $(pkg-config --libs libuv jansson libxxhash 2> /dev/null || echo -luv -ljansson -lxxhash) -lm -pthread
 case " $libraries " in
 *" regroup "*) libraries="regroup regroup-alloc" ;;
 *) tail -n 5 "$log" >&2; echo "bench-peers: our own program does not build: see $log" >&2; exit 1 ;;

@@ -482,6 +482,103 @@ typedef struct rg_grid {
     { sizeof(rg_grid_t), 0, 0, 0, 0, 0, 0, 0, 0 }
 rg_status_t rg_group_grid(rg_group_t *group, rg_grid_t *grid);
 
+/* ---- Shared state -------------------------------------------------------------------------------------------- */
+
+/* Named tensors that every member is meant to have alike (parameters, optimiser, step), with a revision that the
+ * program counts up. rg_state_sync() finds out who has what and brings the members that differ up to date: contents are
+ * compared by hashes of pieces of 1 MiB, and only pieces that differ move, from all members that have them, checked by
+ * hash where they arrive. See docs/state.md. The memory of the tensors stays the program's and must stay valid until
+ * the state is destroyed. The hashes (XXH3, 128 bits) find accidents; they do not stop a member that forges contents.
+ * Thread-safety: a state is used by one thread at a time, and nobody writes its tensors while a function runs on it. */
+typedef struct rg_state rg_state_t;
+
+rg_status_t rg_state_create(rg_state_t **out, rg_error_t *err);
+void rg_state_destroy(rg_state_t *state); /* NULL is fine; the tensors are left alone */
+
+/* Names are unique, 1 to 255 bytes. All members add tensors of equal names, types and counts in equal order. count 0 is
+ * allowed. Errors: INVALID, RESOURCE (too many), NOMEM. */
+rg_status_t rg_state_add(rg_state_t *state, const char *name, void *data, uint64_t count, rg_dtype_t dtype,
+                         rg_error_t *err);
+
+/* Revision 0, which a new state has, means that the content is nothing yet: it is never preferred to one that has a
+ * revision. Setting a revision also vouches for the content after a call that left it mixed (RG_ON for in_place). */
+rg_status_t rg_state_set_revision(rg_state_t *state, uint64_t revision);
+uint64_t rg_state_revision(const rg_state_t *state); /* 0 for NULL, and for a mixed content */
+
+/* Says that elements first to first + count - 1 of a tensor were changed, for calls with touched_only. A NULL name:
+ * everything. */
+rg_status_t rg_state_touch(rg_state_t *state, const char *name, uint64_t first, uint64_t count);
+
+typedef enum rg_state_role {
+    RG_STATE_SEND_AND_RECEIVE = 0,
+    RG_STATE_SEND_ONLY = 1,   /* this member's content is not changed: it, and that of others of this role, wins */
+    RG_STATE_RECEIVE_ONLY = 2 /* this member's content never wins, and it sends nothing */
+} rg_state_role_t;
+
+/* Which content wins among those of members that may send (and have a revision, if anybody has). */
+typedef enum rg_state_rule {
+    RG_STATE_POPULAR = 0, /* that of most members; then the highest revision; then that of the lowest rank */
+    RG_STATE_NEWEST = 1   /* the highest revision; then that of most members; then that of the lowest rank */
+} rg_state_rule_t;
+
+typedef struct rg_state_opts {
+    size_t struct_size;
+    rg_state_role_t role; /* of this member */
+    rg_state_rule_t rule; /* equal on all members */
+    rg_switch_t in_place; /* RG_OFF: what arrives is kept aside, and a call that fails leaves every tensor as it was.
+                             RG_ON: it goes to its place at once, which takes no memory, and a call that fails may
+                             leave a mixed content, which never wins. Default: on while the own revision is 0 */
+    rg_switch_t touched_only; /* RG_ON: the program has told rg_state_touch() of every change since the last call, so
+                                 that nothing else is hashed again */
+    uint64_t side_bytes;      /* most that may be kept aside; more is RESOURCE on all members; 0: no limit */
+    uint32_t buffer_bytes;    /* memory for what is under way, while contents move; 32 MiB. The lowest of the members
+                                 holds, 4 MiB is the least */
+    uint32_t timeout_ms;      /* of each of the operations that this takes, of at most buffer_bytes; 0: the
+                                 configuration's op_timeout_ms */
+} rg_state_opts_t;
+#define RG_STATE_OPTS_INIT                                                                                             \
+    {                                                                                                                  \
+        sizeof(rg_state_opts_t), RG_STATE_SEND_AND_RECEIVE, RG_STATE_POPULAR, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, 0, \
+            0, 0                                                                                                       \
+    }
+
+typedef struct rg_state_result {
+    size_t struct_size;
+    rg_status_t status;
+    uint32_t members;  /* whose contents are equal now */
+    uint32_t holders;  /* of them, those that had the content before */
+    uint32_t retries;  /* times that members compared again because one was lost */
+    uint32_t changed;  /* 1: this member's tensors were changed */
+    uint32_t rejected; /* pieces that arrived here with another content than announced, and were fetched again */
+    uint64_t revision; /* of the content now */
+    uint64_t pieces_received, bytes_received; /* of content, by this member */
+    uint64_t pieces_sent, bytes_sent;
+    uint64_t compare_bytes;     /* received by this member beside contents: revisions, hashes, who wants what */
+    uint64_t hash_ns, total_ns; /* time for hashing what is here; of the whole call */
+    uint64_t lost_member;       /* the member to blame for an error, 0 if none */
+    char text[256];             /* cause of an error, empty on success */
+} rg_state_result_t;
+#define RG_STATE_RESULT_INIT                                                                                           \
+    {                                                                                                                  \
+        sizeof(rg_state_result_t), RG_OK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }                              \
+    }
+
+/* Every member calls it with the same tensors, after rg_group_boundary() and before the first operation there; so does
+ * a newcomer, as its first operation. On success all members have one content and its revision; where they had it
+ * already, that costs a hash pass and one small message to each. A lost member costs what it had not yet sent: the
+ * others compare again and go on, and keep what they have. Otherwise every member gets the same error. opts and result
+ * may be NULL. Errors: INVALID (nobody may send), MISMATCH (other tensors, another rule, or members of SEND_ONLY
+ * differ), PROTOCOL (a content changed while it was read), RESOURCE, NOMEM, and those of operations. */
+rg_status_t rg_state_sync(rg_group_t *group, rg_state_t *state, const rg_state_opts_t *opts, rg_state_result_t *result);
+
+/* The whole state in one file, which is written beside `path` and put in its place when it is whole and on disk: a
+ * crash or a full disk leaves the file that was there. load: a state with the same tensors takes content and revision
+ * over. A file that is damaged, cut short, of another version or of other tensors is refused before anything is
+ * changed. Errors: INVALID, SYSTEM (the text names what failed, and where a file is damaged), MISMATCH (other tensors),
+ * NOTSUP (version), NOMEM. */
+rg_status_t rg_state_save(rg_state_t *state, const char *path, rg_error_t *err);
+rg_status_t rg_state_load(rg_state_t *state, const char *path, rg_error_t *err);
+
 /* ---- Memory -------------------------------------------------------------------------------------------------- */
 
 /* Memory that transports can use without a copy: members on one host read it where it is. Zeroed, aligned to a page;

@@ -22,6 +22,8 @@ BEGINS_WITH_SIZE(rg_result_t);
 BEGINS_WITH_SIZE(rg_change_t);
 BEGINS_WITH_SIZE(rg_info_t);
 BEGINS_WITH_SIZE(rg_grid_t);
+BEGINS_WITH_SIZE(rg_state_opts_t);
+BEGINS_WITH_SIZE(rg_state_result_t);
 
 ENDS_WITH(rg_config_t, tuning_file);
 ENDS_WITH(rg_coordinator_config_t, log_user);
@@ -30,6 +32,8 @@ ENDS_WITH(rg_result_t, weight_sum);
 ENDS_WITH(rg_change_t, stalled_ns);
 ENDS_WITH(rg_info_t, newcomers_waiting);
 ENDS_WITH(rg_grid_t, members);
+ENDS_WITH(rg_state_opts_t, timeout_ms);
+ENDS_WITH(rg_state_result_t, text);
 
 GROWS(rg_config_t, RG_CONFIG_SIZE_FIRST);
 GROWS(rg_coordinator_config_t, RG_COORDINATOR_CONFIG_SIZE_FIRST);
@@ -38,6 +42,8 @@ GROWS(rg_result_t, RG_RESULT_SIZE_FIRST);
 GROWS(rg_change_t, RG_CHANGE_SIZE_FIRST);
 GROWS(rg_info_t, RG_INFO_SIZE_FIRST);
 GROWS(rg_grid_t, RG_GRID_SIZE_FIRST);
+GROWS(rg_state_opts_t, RG_STATE_OPTS_SIZE_FIRST);
+GROWS(rg_state_result_t, RG_STATE_RESULT_SIZE_FIRST);
 
 /* Exact layout on the machines that are shipped for: a field that moves or a size that changes is a decision, not an
  * accident. */
@@ -47,6 +53,8 @@ _Static_assert(sizeof(rg_coordinator_config_t) == 48, "rg_coordinator_config_t c
 _Static_assert(sizeof(rg_opts_t) == 80, "rg_opts_t changed size");
 _Static_assert(sizeof(rg_result_t) == 352, "rg_result_t changed size");
 _Static_assert(sizeof(rg_change_t) == 56, "rg_change_t changed size");
+_Static_assert(sizeof(rg_state_opts_t) == 40, "rg_state_opts_t changed size");
+_Static_assert(sizeof(rg_state_result_t) == 360, "rg_state_result_t changed size");
 _Static_assert(sizeof(rg_grid_t) == 40, "rg_grid_t changed size");
 _Static_assert(sizeof(rg_strided_t) == 16, "rg_strided_t changed size; it has no struct_size and can never grow");
 _Static_assert(sizeof(rg_info_t) == 88, "rg_info_t changed size");

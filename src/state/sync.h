@@ -1,0 +1,77 @@
+/* sync.h: what the files of one rg_state_sync() share: the member's side of a comparison and of the rounds that follow.
+ * Lives as long as the call. Relies on state.h; nothing but sync.c, compare.c and rounds.c may use it. */
+#ifndef RG_SYNC_H
+#define RG_SYNC_H
+
+#include "state/state.h"
+
+#define RG_SYNC_ROUNDS 8u     /* between two exchanges of who wants what */
+#define RG_SYNC_MOVES 65536u  /* as much */
+#define RG_SYNC_BAD_PASSES 4u /* passes with pieces that do not match, until it is an error */
+
+/* A piece that waits for the rest of its content. */
+typedef struct rg_aside {
+    rg_hash_t hash;
+    uint32_t bytes;
+    uint8_t data[];
+} rg_aside_t;
+
+/* A round that is under way. */
+typedef struct rg_flight {
+    rg_request_t *req;
+    uint32_t begin, end; /* moves */
+    uint8_t *out, *in;
+} rg_flight_t;
+
+typedef struct rg_sync {
+    rg_group_t *g;
+    rg_state_t *s;
+    rg_state_opts_t o;
+    rg_opts_t op; /* of each operation */
+    rg_result_t op_result;
+    rg_state_result_t r;
+    rg_status_t own; /* what went wrong here alone; the others hear of it in the next exchange */
+    int in_place;
+    uint32_t n, rank, cap_n;
+    uint64_t self_id;
+
+    /* The comparison */
+    uint8_t *raw;
+    rg_state_head_t *heads;
+    uint64_t *ids, *counts; /* counts: 4 arrays of cap_n */
+    uint8_t *sends;
+    rg_state_choice_t c;
+    uint32_t n_groups;
+    rg_hash_t *groups, *target_groups; /* own; of the content that wins */
+
+    /* From there on only where contents differ: `m` pieces are looked at */
+    int reserved;
+    uint32_t m, words, *list, *sizes;
+    rg_hash_t *target, *share; /* of those m; what this member tells of them */
+    uint64_t *records, *mine, *wants;
+    rg_deal_t deal;
+    rg_move_t *moves;
+    rg_aside_t **aside; /* by piece */
+    uint64_t aside_bytes;
+    uint8_t *buffers;
+    uint32_t bad_passes, pass;
+} rg_sync_t;
+
+/* One operation is over: notes what it says when it failed. */
+rg_status_t rg_sync_ended(rg_sync_t *x, rg_status_t st);
+/* An error that all members see alike. */
+rg_status_t rg_sync_fail(rg_sync_t *x, rg_status_t st, uint32_t blame, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* compare.c */
+rg_status_t rg_sync_reserve_heads(rg_sync_t *x);
+rg_status_t rg_sync_compare(rg_sync_t *x);
+rg_status_t rg_sync_learn(rg_sync_t *x);            /* where the winning content differs from ours */
+rg_status_t rg_sync_wanted(rg_sync_t *x, int *any); /* who still wants what */
+void rg_sync_free(rg_sync_t *x);
+
+/* rounds.c */
+rg_status_t rg_sync_move(rg_sync_t *x);
+rg_status_t rg_sync_commit(rg_sync_t *x);
+
+#endif

@@ -1,0 +1,175 @@
+/* test_state.c: shared states on groups of threads: whose content wins, that only what differs moves, that what arrives
+ * is checked, that a failure leaves tensors as they were, and that all members have one outcome. Contents are computed
+ * from a seed, so that every byte is checked. It relies on engine_rig.h; files are in test_state_file.c. */
+#include "engine_rig.h"
+
+#include "state/state.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB (1u << 20)
+
+/* ---- A state with three tensors: several pieces, a few bytes, nothing
+ * ------------------------------------------------ */
+
+typedef struct model {
+    rg_state_t *s;
+    uint8_t *big;
+    uint64_t big_bytes;
+    int32_t few[5];
+} model_t;
+
+static void fill(model_t *m, uint64_t seed) {
+    uint64_t x = seed;
+    for (uint64_t i = 0; i < m->big_bytes; i += 8) {
+        uint64_t v = rig_random(&x);
+        memcpy(m->big + i, &v, m->big_bytes - i < 8 ? m->big_bytes - i : 8);
+    }
+    for (int i = 0; i < 5; i++) m->few[i] = (int32_t)(seed * 7 + (uint64_t)i);
+}
+
+static int make(model_t *m, uint64_t bytes, uint64_t seed, uint64_t revision) {
+    *m = (model_t){ .big_bytes = bytes, .big = malloc(bytes + 1) };
+    fill(m, seed);
+    return m->big && rg_state_create(&m->s, NULL) == RG_OK &&
+           rg_state_add(m->s, "big", m->big, bytes, RG_U8, NULL) == RG_OK &&
+           rg_state_add(m->s, "nothing", NULL, 0, RG_F32, NULL) == RG_OK &&
+           rg_state_add(m->s, "few", m->few, 5, RG_I32, NULL) == RG_OK &&
+           rg_state_set_revision(m->s, revision) == RG_OK;
+}
+
+static int is(const model_t *m, uint64_t seed) {
+    model_t want = { .big_bytes = m->big_bytes, .big = malloc(m->big_bytes + 1) };
+    fill(&want, seed);
+    int same = !memcmp(want.big, m->big, m->big_bytes) && !memcmp(want.few, m->few, sizeof want.few);
+    free(want.big);
+    return same;
+}
+
+static void unmake(model_t *m) {
+    rg_state_destroy(m->s);
+    free(m->big);
+}
+
+/* ---- Whose content wins
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef struct vote {
+    uint64_t seed, revision; /* of a member's content */
+    rg_state_role_t role;
+} vote_t;
+
+typedef struct election {
+    const char *name;
+    vote_t v[4];
+    rg_state_rule_t rule;
+    rg_status_t status;
+    uint64_t seed, revision; /* expected */
+} election_t;
+
+static const election_t elections[] = {
+    { "equal", { { 1, 5, 0 }, { 1, 5, 0 }, { 1, 5, 0 } }, RG_STATE_POPULAR, RG_OK, 1, 5 },
+    { "popular", { { 1, 5, 0 }, { 2, 9, 0 }, { 1, 5, 0 } }, RG_STATE_POPULAR, RG_OK, 1, 5 },
+    { "newest", { { 1, 5, 0 }, { 2, 9, 0 }, { 1, 5, 0 } }, RG_STATE_NEWEST, RG_OK, 2, 9 },
+    { "revision decides", { { 1, 5, 0 }, { 2, 9, 0 }, { 3, 7, 0 } }, RG_STATE_POPULAR, RG_OK, 2, 9 },
+    { "rank decides", { { 1, 5, 0 }, { 2, 5, 0 }, { 3, 5, 0 } }, RG_STATE_POPULAR, RG_OK, 1, 5 },
+    { "newcomers do not outvote", { { 1, 0, 0 }, { 1, 0, 0 }, { 2, 4, 0 } }, RG_STATE_POPULAR, RG_OK, 2, 4 },
+    { "all new", { { 1, 0, 0 }, { 2, 0, 0 }, { 2, 0, 0 } }, RG_STATE_POPULAR, RG_OK, 2, 0 },
+    { "same content, other revision", { { 1, 5, 0 }, { 1, 8, 0 }, { 1, 0, 0 } }, RG_STATE_POPULAR, RG_OK, 1, 8 },
+    { "send only wins", { { 1, 5, 0 }, { 1, 5, 0 }, { 3, 1, 1 } }, RG_STATE_POPULAR, RG_OK, 3, 1 },
+    { "receive only loses", { { 1, 9, 2 }, { 1, 9, 2 }, { 3, 1, 0 } }, RG_STATE_POPULAR, RG_OK, 3, 1 },
+    { "two that only send", { { 1, 5, 1 }, { 2, 5, 1 }, { 3, 1, 0 } }, RG_STATE_POPULAR, RG_ERR_MISMATCH, 0, 0 },
+    { "nobody sends", { { 1, 5, 2 }, { 2, 5, 2 }, { 3, 1, 2 } }, RG_STATE_POPULAR, RG_ERR_INVALID, 0, 0 },
+};
+
+static int elect(rig_member_t *m, void *arg) {
+    (void)arg;
+    for (size_t k = 0; k < sizeof elections / sizeof *elections; k++) {
+        const election_t *e = &elections[k];
+        const vote_t *v = &e->v[m->index];
+        rg_state_opts_t o = RG_STATE_OPTS_INIT;
+        rg_state_result_t r = RG_STATE_RESULT_INIT;
+        model_t x;
+        o.role = v->role;
+        o.rule = e->rule;
+        o.in_place = k % 2 ? RG_ON : RG_OFF;
+        RIG_NEED(m, make(&x, 2 * MIB + 17, v->seed, v->revision), "%s: no state", e->name);
+        rg_status_t st = rg_state_sync(m->g, x.s, &o, &r);
+        RIG_NEED(m, st == e->status && r.status == st, "%s: %s: %s", e->name, rg_status_name(st), r.text);
+        RIG_NEED(m, (st != RG_OK) == (r.text[0] != 0), "%s: text \"%s\"", e->name, r.text);
+        RIG_NEED(m, is(&x, st == RG_OK ? e->seed : v->seed), "%s: wrong content", e->name);
+        uint64_t revision = st == RG_OK ? e->revision : v->revision;
+        RIG_NEED(m, rg_state_revision(x.s) == revision && r.revision == revision, "%s: revision %llu", e->name,
+                 (unsigned long long)r.revision);
+        RIG_NEED(m, r.changed == (st == RG_OK && v->seed != e->seed), "%s: changed %u", e->name, r.changed);
+        RIG_NEED(m, st != RG_OK || r.members == 3, "%s: %u members", e->name, r.members);
+        unmake(&x);
+    }
+    return 0;
+}
+
+Test(state, sync__contents_roles_and_rules__the_one_that_should_win, .timeout = 120) {
+    rig_run(3, "inproc", NULL, elect, NULL);
+}
+
+/* ---- What moves
+ * ------------------------------------------------------------------------------------------------------ */
+
+static int one_byte(rig_member_t *m, void *arg) {
+    uint64_t bytes = *(uint64_t *)arg, at = bytes / 2 + 12345;
+    rg_state_opts_t o = RG_STATE_OPTS_INIT;
+    rg_state_result_t r = RG_STATE_RESULT_INIT;
+    model_t x;
+    RIG_NEED(m, make(&x, bytes, 1, 3), "no state");
+    RIG_OK(m, rg_state_sync(m->g, x.s, &o, &r));
+    RIG_NEED(m, r.pieces_received == 0 && r.pieces_sent == 0 && r.changed == 0 && r.holders == m->rig->n,
+             "equal states moved %llu pieces", (unsigned long long)r.pieces_received);
+    RIG_NEED(m, r.compare_bytes < 100 * m->rig->n, "equal states cost %llu bytes", (unsigned long long)r.compare_bytes);
+    if (m->index == 1) x.big[at] ^= 1;
+    o.touched_only = RG_ON;
+    if (m->index == 1) rg_state_touch(x.s, "big", at, 1);
+    RIG_OK(m, rg_state_sync(m->g, x.s, &o, &r));
+    RIG_NEED(m, r.pieces_received == (m->index == 1) && r.changed == (m->index == 1), "%llu pieces came",
+             (unsigned long long)r.pieces_received);
+    RIG_NEED(m, r.bytes_received <= MIB && r.rejected == 0, "%llu bytes", (unsigned long long)r.bytes_received);
+    RIG_NEED(m, r.compare_bytes < 4096, "compared with %llu bytes", (unsigned long long)r.compare_bytes);
+    RIG_NEED(m, is(&x, 1), "wrong content");
+    unmake(&x);
+    return 0;
+}
+
+Test(state, sync__one_byte_differs__one_piece_moves, .timeout = 120) {
+    uint64_t bytes = 40u * MIB + 5;
+    rig_run(3, "inproc", NULL, one_byte, &bytes);
+}
+
+/* Two members have it, two do not: many rounds, pieces from both, and those who have some serve the other. */
+static int fetch(rig_member_t *m, void *arg) {
+    rg_state_opts_t o = *(rg_state_opts_t *)arg;
+    rg_state_result_t r = RG_STATE_RESULT_INIT;
+    model_t x;
+    int has = m->index < 2;
+    RIG_NEED(m, make(&x, 30u * MIB + 7, has ? 1 : 2 + m->index, has ? 3 : 0), "no state");
+    RIG_OK(m, rg_state_sync(m->g, x.s, &o, &r));
+    RIG_NEED(m, is(&x, 1), "wrong content");
+    RIG_NEED(m, r.holders == 2 && r.rejected == 0, "%u holders, %u rejected", r.holders, r.rejected);
+    RIG_NEED(m, r.pieces_received == (has ? 0 : 32), "%llu pieces came", (unsigned long long)r.pieces_received);
+    RIG_NEED(m, !has || (r.pieces_sent >= 8 && r.pieces_sent <= 40), "one sent %llu pieces",
+             (unsigned long long)r.pieces_sent);
+    unmake(&x);
+    return 0;
+}
+
+Test(state, sync__two_newcomers__both_members_send, .timeout = 120) {
+    rg_state_opts_t o = RG_STATE_OPTS_INIT;
+    rig_run(4, "inproc", NULL, fetch, &o);
+}
+Test(state, sync__small_buffers_over_tcp__same, .timeout = 120) {
+    rg_state_opts_t o = RG_STATE_OPTS_INIT;
+    o.buffer_bytes = RG_STATE_BUFFER_MIN;
+    o.in_place = RG_OFF;
+    rig_run(4, "tcp", NULL, fetch, &o);
+}
