@@ -370,7 +370,8 @@ static int one_call(struct round *q) {
         PROCS_REQUIRE(look_around(q) == 0, "info");
         q->c = vector_of(q->turn);
         if (segmented(q->base)) q->c = q->c / KINDS_N + 1;
-        q->root = (uint32_t)(q->turn % (q->n > 3 ? 3 : q->n));
+        /* The same for all, whatever they know of who is there; sub-groups may be as small as one. */
+        q->root = q->r->sub ? 0 : (uint32_t)(q->turn % 3);
         lay_out(q);
         place(q);
         write_inputs(q);
