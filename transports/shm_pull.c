@@ -98,7 +98,7 @@ void rgm_pull_end(link_t *l, recv_op_t *op) {
 /* Whether the sender still stood by its message when everything read so far had been read. */
 static int still_valid(const link_t *l, const recv_op_t *op) {
     if (rg_shm_hooks.between) rg_shm_hooks.between(rg_shm_hooks.arg);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    FENCE_READS();
     return LOAD(&l->in->gen[op->large.id.slot]) == op->large.id.gen || rg_shm_hooks.no_validate;
 }
 
