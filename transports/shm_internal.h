@@ -19,8 +19,9 @@
 
 #define RING_MOST (256u << 10)
 #define RING_LEAST (64u << 10)
-#define RING_ROOMY 8u           /* so many links have large rings; with more, memory counts */
-#define INLINE_MAX (32u << 10)  /* longer messages are fetched by the receiver; with small rings, an eighth of those */
+#define RING_ROOMY 8u          /* so many links have large rings; with more, memory counts */
+#define INLINE_MAX (32u << 10) /* longer messages are fetched by the receiver; with small rings, an eighth of those */
+#define REGION_INLINE_MAX (16u << 10)
 #define PART_MAX (16u << 10)    /* or go through the ring in such pieces; a frame is less than 3/8 of the least ring */
 #define SLOTS 64u               /* large messages under way per link and direction */
 #define REGIONS_MAX 256u        /* regions of a peer that are mapped */

@@ -12,7 +12,12 @@
 
 #define PAST_CACHE 2048u
 
-static uint32_t inline_max(const link_t *l) { return l->out_ring / 8 < INLINE_MAX ? l->out_ring / 8 : INLINE_MAX; }
+/* Whether a message goes into the ring whole. What lies in a region can be read where it is, which pays earlier. */
+static int goes_whole(const link_t *l, const rg_tp_send_t *s) {
+    rg_region_t r;
+    if (s->len > INLINE_MAX || s->len > l->out_ring / 8) return 0;
+    return s->len <= REGION_INLINE_MAX || rg_shm_hooks.no_regions || !rg_shared_find(s->buf, s->len, &r);
+}
 
 static uint32_t frame_bytes(uint32_t len) { return 64u + (len > 8 ? (len + 63u) & ~63u : 0u); }
 
@@ -81,7 +86,7 @@ static int put_small(rg_tp_t *tp, link_t *l, const rg_tp_send_t *s) {
 }
 
 int rgm_send_now(rg_tp_t *tp, link_t *l, const rg_tp_send_t *s) {
-    if (s->len > inline_max(l) || !put_small(tp, l, s)) return 0;
+    if (!goes_whole(l, s) || !put_small(tp, l, s)) return 0;
     rgm_bell(l);
     return 1;
 }
@@ -235,7 +240,7 @@ static int put_queue(rg_tp_t *tp, link_t *l) {
     int any = 0;
     while (l->send_head) {
         send_op_t *op = l->send_head, *next = op->next;
-        int small = op->s.len <= inline_max(l);
+        int small = goes_whole(l, &op->s);
         if (!(small ? put_small(tp, l, &op->s) : put_large(tp, l, op))) break;
         any = 1;
         l->send_head = next;
