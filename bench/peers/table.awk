@@ -87,7 +87,7 @@ END {
             printf "\n%s over %s%s, %d processes%s\n%10s", f[3], f[1], f[1] == "tcp" ? " (" f[2] ")" : "", f[4],
                    f[5] ? ", in place" : "", "bytes"
             for (l = 1; l <= n_lib; l++) if (lib[l] != "regroup-alloc" || f[1] == "shm") printf " %22s", lib[l]
-            printf "  %-8s %6s %6s %6s %6s\n", "best", "ratio", f[1] == "shm" ? "alloc" : "", f[1] == "shm" ? "bare" : "", f[1] == "shm" ? "alloc" : ""
+            printf "  %-8s %6s%s\n", "best", "ratio", f[1] == "shm" ? "  alloc   bare  alloc" : ""
         }
         before = head
         printf "%10d", f[6]
@@ -105,8 +105,9 @@ END {
         to_bare = bare_ratio
         bare_ratio = 0
         alloc = "regroup-alloc" in got ? json_row("alloc", "regroup-alloc") : 0
-        printf "  %-8s %6s %6s %6s %6s%s\n", best, figures(ratio), figures(alloc), figures(to_bare), figures(bare_ratio),
-               errors ? "  WRONG RESULTS" : ""
+        printf "  %-8s %6s", best, figures(ratio)
+        if (f[1] == "shm") printf " %6s %6s %6s", figures(alloc), figures(to_bare), figures(bare_ratio)
+        printf "%s\n", errors ? "  WRONG RESULTS" : ""
         total_wrong += errors
     }
     if (why != "") {
