@@ -67,7 +67,7 @@ static rg_status_t post(rg_sync_t *x, rg_flight_t *f) {
 }
 
 /* Waits for a round and takes what it brought. */
-static rg_status_t take(rg_sync_t *x, rg_flight_t *f, int *bad) {
+static rg_status_t take(rg_sync_t *x, rg_flight_t *f) {
     uint64_t *in_at = x->counts + 3 * (size_t)x->cap_n;
     rg_status_t st = rg_sync_ended(x, rg_wait(f->req, &x->op_result));
     f->req = NULL;
@@ -82,7 +82,7 @@ static rg_status_t take(rg_sync_t *x, rg_flight_t *f, int *bad) {
         x->r.pieces_received++;
         x->r.bytes_received += x->sizes[v->at];
         if (rg_hash_equal(&hash, &x->target[v->at])) keep(x, v->at, data);
-        else x->r.rejected++, *bad = 1;
+        else x->r.rejected++;
     }
     return RG_OK;
 }
@@ -97,23 +97,25 @@ rg_status_t rg_sync_move(rg_sync_t *x) {
     d->limit = limit, d->rounds = RG_SYNC_ROUNDS, d->turn = x->pass++;
     uint32_t rounds = rg_state_deal(d, x->moves, RG_SYNC_MOVES, ends);
     if (!rounds) return rg_sync_fail(x, RG_ERR_BUG, UINT32_MAX, "nobody can send what is missing");
-    int bad = 0;
+    uint64_t rejected = x->r.rejected, good = x->r.pieces_received - rejected;
     rg_status_t st = RG_OK;
     for (uint32_t k = 0; k < rounds && st == RG_OK; k++) {
         rg_flight_t *f = &flights[k % 2], *before = &flights[(k + 1) % 2];
         f->begin = k ? ends[k - 1] : 0;
         f->end = ends[k];
         st = post(x, f);
-        if (st == RG_OK && before->req) st = take(x, before, &bad);
+        if (st == RG_OK && before->req) st = take(x, before);
     }
     /* After a failure the other one is waited for as well: its buffers are ours again, and all members take part. */
     for (uint32_t k = rounds; k < rounds + 2; k++) {
         rg_flight_t *f = &flights[k % 2];
         if (!f->req) continue;
-        rg_status_t last = take(x, f, &bad);
+        rg_status_t last = take(x, f);
         if (st == RG_OK) st = last;
     }
-    x->bad_passes += bad != 0;
+    /* The next pass asks others first; it is hopeless when pieces come again and again and none is right. */
+    if (x->r.pieces_received - x->r.rejected > good) x->bad_passes = 0;
+    else if (x->r.rejected > rejected) x->bad_passes++;
     return st;
 }
 

@@ -7,7 +7,7 @@
 
 #define RG_SYNC_ROUNDS 8u     /* between two exchanges of who wants what */
 #define RG_SYNC_MOVES 65536u  /* as much */
-#define RG_SYNC_BAD_PASSES 4u /* passes with pieces that do not match, until it is an error */
+#define RG_SYNC_BAD_PASSES 4u /* passes in a row in which nothing that came was right, until it is an error */
 
 /* A piece that waits for the rest of its content. */
 typedef struct rg_aside {

@@ -173,3 +173,197 @@ Test(state, sync__small_buffers_over_tcp__same, .timeout = 120) {
     o.in_place = RG_OFF;
     rig_run(4, "tcp", NULL, fetch, &o);
 }
+
+/* ---- What is checked
+ * ------------------------------------------------------------------------------------------------- */
+
+/* A member whose content is not what its hashes say: changed behind the back of touched_only. With another holder its
+ * pieces come from there; alone it makes the call fail, the same everywhere, and nobody is changed. */
+static int liar(rig_member_t *m, void *arg) {
+    int alone = *(int *)arg;
+    rg_state_opts_t o = RG_STATE_OPTS_INIT;
+    rg_state_result_t r = RG_STATE_RESULT_INIT;
+    model_t x;
+    int has = alone ? m->index == 0 : m->index != 2;
+    RIG_NEED(m, make(&x, 20u * MIB, has ? 1 : 2, has ? 3 : 1), "no state");
+    rg_state_hash(x.s, 0);
+    o.touched_only = RG_ON;
+    o.in_place = RG_OFF;
+    if (m->index == 0)
+        for (uint64_t at = 0; at < x.big_bytes; at += MIB) x.big[at] ^= 1;
+    if (alone) o.role = m->index == 0 ? RG_STATE_SEND_ONLY : RG_STATE_SEND_AND_RECEIVE;
+    rg_status_t st = rg_state_sync(m->g, x.s, &o, &r);
+    if (alone) {
+        RIG_NEED(m, st == RG_ERR_PROTOCOL && strstr(r.text, "changed"), "%s: %s", rg_status_name(st), r.text);
+        RIG_NEED(m, m->index == 0 || (is(&x, 2) && r.rejected > 0), "changed, or nothing rejected");
+        RIG_NEED(m, rg_state_revision(x.s) == (m->index == 0 ? 3 : 1), "revision changed");
+    } else {
+        RIG_NEED(m, st == RG_OK, "%s: %s", rg_status_name(st), r.text);
+        RIG_NEED(m, m->index == 0 || is(&x, 1), "wrong content");
+        RIG_NEED(m, m->index != 2 || r.rejected > 0, "nothing was rejected");
+    }
+    unmake(&x);
+    return 0;
+}
+
+Test(state, sync__a_holder_sends_another_content__fetched_from_the_other_one, .timeout = 120) {
+    int alone = 0;
+    rig_run(3, "inproc", NULL, liar, &alone);
+}
+Test(state, sync__the_only_holder_sends_another_content__refused_by_all_and_untouched, .timeout = 120) {
+    int alone = 1;
+    rig_run(3, "inproc", NULL, liar, &alone);
+}
+
+/* ---- What fails for all alike
+ * ---------------------------------------------------------------------------------------- */
+
+typedef struct wrong {
+    const char *name, *text; /* a part of what is said */
+    rg_status_t status;
+    int what;
+} wrong_t;
+
+static const wrong_t wrongs[] = {
+    { "another count", "must be equal", RG_ERR_MISMATCH, 0 }, { "another name", "must be equal", RG_ERR_MISMATCH, 1 },
+    { "another type", "must be equal", RG_ERR_MISMATCH, 2 },  { "another rule", "rule", RG_ERR_MISMATCH, 3 },
+    { "no room aside", "side_bytes", RG_ERR_RESOURCE, 4 },
+};
+
+static int refused(rig_member_t *m, void *arg) {
+    (void)arg;
+    static const rg_dtype_t types[] = { RG_I32, RG_F32 };
+    for (size_t k = 0; k < sizeof wrongs / sizeof *wrongs; k++) {
+        const wrong_t *w = &wrongs[k];
+        int odd = m->index == 1;
+        rg_state_opts_t o = RG_STATE_OPTS_INIT;
+        rg_state_result_t r = RG_STATE_RESULT_INIT;
+        model_t x;
+        float more[3] = { 1, 2, 3 };
+        RIG_NEED(m, make(&x, 3 * MIB, 1 + (w->what == 4 && odd), 5), "no state");
+        RIG_NEED(m,
+                 rg_state_add(x.s, w->what == 1 && odd ? "mor3" : "more", more, w->what == 0 && odd ? 2 : 3,
+                              types[w->what == 2 && odd], NULL) == RG_OK,
+                 "not added");
+        if (w->what == 3 && odd) o.rule = RG_STATE_NEWEST;
+        if (w->what == 4) o.side_bytes = 2 * MIB;
+        rg_status_t st = rg_state_sync(m->g, x.s, &o, &r);
+        RIG_NEED(m, st == w->status && strstr(r.text, w->text), "%s: %s: %s", w->name, rg_status_name(st), r.text);
+        RIG_NEED(m, strstr(rig_errmsg(m), w->text), "%s: the group says %s", w->name, rig_errmsg(m));
+        RIG_NEED(m, is(&x, 1 + (w->what == 4 && odd)) && rg_state_revision(x.s) == 5, "%s: changed", w->name);
+        unmake(&x);
+    }
+    return 0;
+}
+
+Test(state, sync__members_do_not_fit__all_say_the_same_and_nothing_changes, .timeout = 120) {
+    rig_run(3, "inproc", NULL, refused, NULL);
+}
+
+static int bad_calls(rig_member_t *m, void *arg) {
+    (void)arg;
+    model_t x;
+    rg_state_opts_t o = RG_STATE_OPTS_INIT;
+    rg_state_result_t r = RG_STATE_RESULT_INIT;
+    RIG_NEED(m, make(&x, 100, 1, 5), "no state");
+    RIG_NEED(m, rg_state_sync(NULL, x.s, NULL, NULL) == RG_ERR_INVALID, "no group");
+    RIG_NEED(m, rg_state_sync(m->g, NULL, NULL, NULL) == RG_ERR_INVALID, "no state");
+    r.struct_size = 3;
+    RIG_NEED(m, rg_state_sync(m->g, x.s, NULL, &r) == RG_ERR_INVALID, "result");
+    r.struct_size = sizeof r;
+    o.struct_size = 3;
+    RIG_NEED(m, rg_state_sync(m->g, x.s, &o, NULL) == RG_ERR_INVALID, "options");
+    o = (rg_state_opts_t)RG_STATE_OPTS_INIT;
+    o.role = (rg_state_role_t)3;
+    RIG_NEED(m, rg_state_sync(m->g, x.s, &o, NULL) == RG_ERR_INVALID, "role");
+    o.role = RG_STATE_SEND_AND_RECEIVE;
+    o.rule = (rg_state_rule_t)2;
+    RIG_NEED(m, rg_state_sync(m->g, x.s, &o, NULL) == RG_ERR_INVALID, "rule");
+    o.rule = RG_STATE_POPULAR;
+    o.in_place = (rg_switch_t)3;
+    RIG_NEED(m, rg_state_sync(m->g, x.s, &o, NULL) == RG_ERR_INVALID, "in_place");
+    o.in_place = RG_SWITCH_DEFAULT;
+    o.buffer_bytes = RG_STATE_BUFFER_MIN - 1;
+    RIG_NEED(m, rg_state_sync(m->g, x.s, &o, NULL) == RG_ERR_INVALID, "buffer_bytes");
+    RIG_NEED(m, strstr(rig_errmsg(m), "buffer_bytes"), "text: %s", rig_errmsg(m));
+    RIG_OK(m, rg_state_sync(m->g, x.s, NULL, &r)); /* the group is as it was */
+    RIG_NEED(m, r.members == m->rig->n && is(&x, 1), "%u members", r.members);
+    rg_state_t *empty;
+    RIG_NEED(m, rg_state_create(&empty, NULL) == RG_OK, "no state");
+    RIG_OK(m, rg_state_sync(m->g, empty, NULL, NULL));
+    rg_state_destroy(empty);
+    unmake(&x);
+    return 0;
+}
+
+Test(state, sync__bad_arguments__refused_alone_and_the_group_goes_on, .timeout = 60) {
+    rig_run(2, "inproc", NULL, bad_calls, NULL);
+    rig_run(1, "inproc", NULL, bad_calls, NULL);
+}
+
+/* ---- Losses
+ * ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct loss {
+    uint32_t at; /* the victim goes when a receiver has so many bytes... of the group's traffic */
+    int only;    /* the victim alone has the newest content */
+    rg_switch_t in_place;
+} loss_t;
+
+typedef struct watch {
+    rg_group_t *g;
+    uint64_t bytes;
+} watch_t;
+
+static void *end_it(void *arg) {
+    watch_t *w = arg;
+    rg_info_t info = RG_INFO_INIT;
+    uint64_t until = rig_now() + 20000000000ull;
+    while (rg_group_info(w->g, &info) == RG_OK && info.bytes_sent < w->bytes && rig_now() < until) {}
+    rg_group_abort(w->g);
+    return NULL;
+}
+
+/* Members 0 and 1 have content 1, or member 0 alone has a newer one; 0 goes in the middle of it. */
+static int donor_dies(rig_member_t *m, void *arg) {
+    const loss_t *l = arg;
+    rg_state_opts_t o = RG_STATE_OPTS_INIT;
+    rg_state_result_t r = RG_STATE_RESULT_INIT;
+    model_t x;
+    pthread_t thread;
+    watch_t w = { m->g, (uint64_t)l->at * MIB };
+    uint64_t seed = l->only ? (m->index == 0 ? 9 : m->index == 1 ? 1 : 2) : m->index < 2 ? 1 : 2 + m->index;
+    uint64_t revision = l->only ? (m->index == 0 ? 9 : m->index == 1 ? 4 : 3) : m->index < 2 ? 3 : 1;
+    RIG_NEED(m, make(&x, 48u * MIB + 3, seed, revision), "no state");
+    o.rule = l->only ? RG_STATE_NEWEST : RG_STATE_POPULAR;
+    o.buffer_bytes = RG_STATE_BUFFER_MIN;
+    o.in_place = l->in_place;
+    if (m->index == 0) RIG_NEED(m, pthread_create(&thread, NULL, end_it, &w) == 0, "no thread");
+    rg_status_t st = rg_state_sync(m->g, x.s, &o, &r);
+    if (m->index == 0) pthread_join(thread, NULL);
+    else {
+        RIG_NEED(m, st == RG_OK, "%s: %s", rg_status_name(st), r.text);
+        int lost = r.members == 3;
+        if (l->only && lost && l->in_place == RG_OFF)
+            RIG_NEED(m, is(&x, 1) && rg_state_revision(x.s) == 4, "wrong content after a loss");
+        else if (!l->only) RIG_NEED(m, is(&x, 1), "wrong content");
+        else RIG_NEED(m, is(&x, lost ? 1 : 9) || is(&x, 2), "mixed content");
+        RIG_NEED(m, l->only || m->index < 2 || r.pieces_received <= 50 + 2 * 4,
+                 "%llu pieces came: what was there was lost", (unsigned long long)r.pieces_received);
+    }
+    unmake(&x);
+    return 0;
+}
+
+Test(state, sync__a_donor_dies_at_any_moment__the_others_finish_and_keep_what_they_have, .timeout = 200) {
+    for (uint32_t at = 0; at < 48; at += 9) {
+        loss_t l = { at, 0, at % 2 ? RG_ON : RG_OFF };
+        rig_run(4, "inproc", NULL, donor_dies, &l);
+    }
+}
+Test(state, sync__the_only_holder_dies__the_next_best_content_whole, .timeout = 200) {
+    for (uint32_t at = 1; at < 40; at += 13) {
+        loss_t l = { at, 1, RG_OFF };
+        rig_run(4, "inproc", NULL, donor_dies, &l);
+    }
+}
