@@ -6,6 +6,7 @@
 #include "state/state.h"
 
 #include <criterion/criterion.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -313,13 +314,13 @@ typedef struct loss {
 typedef struct watch {
     rg_group_t *g;
     uint64_t bytes;
+    atomic_int over; /* the call has ended before that */
 } watch_t;
 
 static void *end_it(void *arg) {
     watch_t *w = arg;
     rg_info_t info = RG_INFO_INIT;
-    uint64_t until = rig_now() + 20000000000ull;
-    while (rg_group_info(w->g, &info) == RG_OK && info.bytes_sent < w->bytes && rig_now() < until) {}
+    while (!atomic_load(&w->over) && rg_group_info(w->g, &info) == RG_OK && info.bytes_sent < w->bytes) {}
     rg_group_abort(w->g);
     return NULL;
 }
@@ -331,7 +332,7 @@ static int donor_dies(rig_member_t *m, void *arg) {
     rg_state_result_t r = RG_STATE_RESULT_INIT;
     model_t x;
     pthread_t thread;
-    watch_t w = { m->g, (uint64_t)l->at * MIB };
+    watch_t w = { m->g, (uint64_t)l->at * MIB, 0 };
     uint64_t seed = l->only ? (m->index == 0 ? 9 : m->index == 1 ? 1 : 2) : m->index < 2 ? 1 : 2 + m->index;
     uint64_t revision = l->only ? (m->index == 0 ? 9 : m->index == 1 ? 4 : 3) : m->index < 2 ? 3 : 1;
     RIG_NEED(m, make(&x, 48u * MIB + 3, seed, revision), "no state");
@@ -340,6 +341,7 @@ static int donor_dies(rig_member_t *m, void *arg) {
     o.in_place = l->in_place;
     if (m->index == 0) RIG_NEED(m, pthread_create(&thread, NULL, end_it, &w) == 0, "no thread");
     rg_status_t st = rg_state_sync(m->g, x.s, &o, &r);
+    atomic_store(&w.over, 1);
     if (m->index == 0) pthread_join(thread, NULL);
     else {
         RIG_NEED(m, st == RG_OK, "%s: %s", rg_status_name(st), r.text);
