@@ -531,7 +531,7 @@ typedef struct rg_state_opts {
     rg_switch_t touched_only; /* RG_ON: the program has told rg_state_touch() of every change since the last call, so
                                  that nothing else is hashed again */
     uint64_t side_bytes;      /* most that may be kept aside; more is RESOURCE on all members; 0: no limit */
-    uint32_t buffer_bytes;    /* memory for what is under way, while contents move; 32 MiB. The lowest of the members
+    uint32_t buffer_bytes;    /* memory for what is under way, while contents move; 8 MiB. The lowest of the members
                                  holds, 4 MiB is the least */
     uint32_t timeout_ms;      /* of each of the operations that this takes, of at most buffer_bytes; 0: the
                                  configuration's op_timeout_ms */

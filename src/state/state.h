@@ -11,7 +11,7 @@
 #define RG_PIECE_BYTES (1u << 20)
 #define RG_PIECE_GROUP 32u             /* pieces whose hashes are compared by one hash first */
 #define RG_STATE_PIECES_MAX (1u << 26) /* of a state: 64 TiB of large tensors */
-#define RG_STATE_BUFFER (32u << 20)
+#define RG_STATE_BUFFER (8u << 20)
 #define RG_STATE_BUFFER_MIN (4u << 20)
 
 typedef struct rg_hash {

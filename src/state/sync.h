@@ -5,7 +5,7 @@
 
 #include "state/state.h"
 
-#define RG_SYNC_ROUNDS 8u     /* between two exchanges of who wants what */
+#define RG_SYNC_ROUNDS 32u     /* between two exchanges of who wants what */
 #define RG_SYNC_MOVES 65536u  /* as much */
 #define RG_SYNC_BAD_PASSES 4u /* passes in a row in which nothing that came was right, until it is an error */
 

@@ -37,6 +37,7 @@ int main(int argc, char **argv) {
                   { "join", test_join },
                   { "garbage", test_garbage },
                   { "env", test_env },
+                  { "state", test_state },
                   { "shm", test_shm },
                   { "kills-briefly", kills_briefly } };
     int found = 0;
@@ -53,7 +54,7 @@ int main(int argc, char **argv) {
             found = 1;
         }
     if (!found) {
-        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|env|shm|kills-briefly|kills]\n");
+        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|env|state|shm|kills-briefly|kills]\n");
         return 2;
     }
     printf("%d passed, %d failed, %d skipped\n", procs_passed, procs_failed, procs_skipped);

@@ -82,6 +82,7 @@ void test_stop(void);
 void test_join(void);
 void test_garbage(void);
 void test_env(void);
+void test_state(void);
 void test_shm(void);
 int check_kinds_planted(void);
 /* wanted: "all" or names of kinds; elems: of the largest vectors. 0 when everything held. */
