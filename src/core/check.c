@@ -82,16 +82,16 @@ static const char *check_seat(const rg_coord_t *c, const rg_seat_t *s) {
     if (s->conn && rg_idmap_get(&c->by_conn, s->conn) != (int64_t)(s - c->seats))
         return "coordinator: a seat cannot be found by connection";
     if (s->state == RG_SEAT_CANDIDATE) {
-        if (!s->conn) return "coordinator: a candidate without a connection";
+        if (!s->conn && !s->ghost) return "coordinator: a candidate without a connection";
         if (s->suspect || s->reported) return "coordinator: a candidate takes part in a round";
-        if (s->batch && c->growth == RG_GROW_NONE) return "coordinator: a batch outside growth";
+        if (s->batch && c->growth == RG_GROW_NONE && c->round == RG_ROUND_NONE) return "coordinator: a batch outside growth";
         return NULL;
     }
     if (!c->have_view || s->rank >= c->n || &c->seats[c->rank_seat[s->rank]] != s)
         return "coordinator: a member has no rank";
     if (s->batch) return "coordinator: a member is in a batch";
-    if (s->suspect && c->round == RG_ROUND_NONE) return "coordinator: a suspicion without a round";
-    if (!s->suspect && !s->conn) return "coordinator: a member without a connection is not suspected";
+    if (s->suspect && c->round == RG_ROUND_NONE && c->acting) return "coordinator: a suspicion without a round";
+    if (!s->suspect && !s->conn && !rg_coord_succeeds(c)) return "coordinator: a member without a connection is not suspected";
     if (s->promised && c->growth != RG_GROW_PREPARE) return "coordinator: a promise outside growth";
     if (s->watermark < c->low) return "coordinator: the lowest watermark is wrong";
     return NULL;
@@ -123,6 +123,10 @@ const char *rg_coord_check(const rg_coord_t *c) {
     if (c->round != RG_ROUND_NONE && (!c->have_view || c->growth != RG_GROW_NONE))
         return "coordinator: growth during a round";
     if (c->growth == RG_GROW_PREPARE && !c->have_view) return "coordinator: promises are asked without a view";
+    if (!c->acting && !rg_coord_succeeds(c)) return "coordinator: an authority that does not act";
+    if (!c->acting && (c->round != RG_ROUND_NONE || c->growth != RG_GROW_NONE))
+        return "coordinator: acts without a quorum";
+    if (c->round == RG_ROUND_INSTALL && !c->prop_len) return "coordinator: asks for votes on nothing";
     if (c->n_requests && c->round == RG_ROUND_NONE) return "coordinator: requests without a round";
     if (c->reports_len > c->reports_cap) return "coordinator: more reports than there is room for";
     return NULL;

@@ -1,5 +1,5 @@
 /* coord.c: the door of the coordinator's machine: memory layout, dispatch, timers, heartbeats, the roll. It relies on
- * coord_join.c for growth, coord_round.c for recovery and coord_decide.c for decisions. It must not do I/O, read a
+ * coord_join.c for growth, coord_round.c for recovery, coord_decide.c for decisions and coord_claim.c for succession. It must not do I/O, read a
  * clock or allocate, and it must survive any bytes on any connection. */
 #include "core/coord.h"
 
@@ -10,8 +10,8 @@
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
 typedef struct rg_coord_layout {
-    size_t seats, roster, rank_seat, next_rank, conns, ids, sets, lost, maps, set_maps, reports, activate, out, acts,
-        total;
+    size_t seats, roster, rank_seat, next_rank, conns, ids, sets, lost, maps, set_maps, reports, activate, prop, out,
+        acts, total;
     size_t reports_n, activate_n, out_n;
     uint32_t cells, acts_n, map_len;
 } rg_coord_layout_t;
@@ -44,6 +44,7 @@ static rg_coord_layout_t coord_layout(uint32_t max) {
     l.acts = layout_take(&l, l.acts_n * sizeof(rg_cact_rec_t));
     l.reports = layout_take(&l, l.reports_n);
     l.activate = layout_take(&l, l.activate_n);
+    l.prop = layout_take(&l, l.activate_n);
     l.out = layout_take(&l, l.out_n);
     return l;
 }
@@ -76,10 +77,14 @@ rg_status_t rg_coord_init(rg_coord_t *c, const rg_coord_params_t *p) {
     c->reports_cap = l.reports_n;
     c->activate = base + l.activate;
     c->activate_cap = l.activate_n;
+    c->prop = base + l.prop;
     c->out = base + l.out;
     c->out_cap = l.out_n;
-    c->term = (rg_term_t){ 1, p->id };
-    c->scan_at = c->retransmit_at = c->complaint_at = c->flush_at = c->grow_at = c->vacant_at = NEVER;
+    if (!c->p.takeover_ns) c->p.takeover_ns = 2 * c->p.heartbeat_ns;
+    c->term = c->seen = (rg_term_t){ 1, p->id };
+    c->next_id = p->first_id;
+    c->acting = 1;
+    c->lack_at = c->scan_at = c->retransmit_at = c->complaint_at = c->flush_at = c->grow_at = c->vacant_at = NEVER;
     return RG_OK;
 }
 
@@ -166,6 +171,22 @@ rg_seat_t *rg_seat_new(rg_coord_t *c) {
     return s;
 }
 
+/* The roster is in order of ids. */
+rg_seat_t *rg_seat_insert(rg_coord_t *c, const rg_core_member_t *m) {
+    uint64_t next = c->next_id;
+    c->next_id = m->id - 1;
+    rg_seat_t *s = rg_seat_new(c);
+    c->next_id = next > m->id ? next : m->id;
+    if (!s) return NULL;
+    s->m = *m;
+    memcpy(s->net, m->net, sizeof s->net);
+    rg_text_copy(s->label, sizeof s->label, "?");
+    uint32_t at = c->population - 1, slot = c->roster[at];
+    for (; at && c->seats[c->roster[at - 1]].m.id > m->id; at--) c->roster[at] = c->roster[at - 1];
+    c->roster[at] = slot;
+    return s;
+}
+
 void rg_seat_free(rg_coord_t *c, rg_seat_t *s) {
     uint32_t slot = (uint32_t)(s - c->seats), i = 0;
     while (c->roster[i] != slot) i++;
@@ -242,6 +263,7 @@ static void on_heartbeat(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
         s->watermark = h.watermark;
         rg_coord_low_moved(c, old);
     }
+    if (!c->acting) return; /* its members must not take it for the coordinator that they miss */
     rg_w_t w = rg_coord_begin(c);
     rg_w_header(&w, RG_MSG_HEARTBEAT_ACK);
     /* A member that is behind must not take the minimum of other members for its own. */
@@ -260,7 +282,8 @@ static void coord_scan(rg_coord_t *c) {
         rg_seat_t *s = &c->seats[c->roster[i]];
         s->last_heard += slept;
         if (s->last_heard > c->now) s->last_heard = c->now;
-        if (c->now - s->last_heard <= c->p.heartbeat_ns) continue;
+        if (c->now - s->last_heard <= c->p.heartbeat_ns || s->ghost) continue;
+        if (!c->acting && s->state == RG_SEAT_MEMBER) continue;
         char cause[RG_CAUSE_MAX];
         rg_text_t t = rg_text_begin(cause, sizeof cause);
         rg_text_str(&t, "no message for ");
@@ -300,11 +323,19 @@ static void on_leave(rg_coord_t *c, rg_seat_t *s) {
     else rg_coord_suspect(c, s, RG_SUSPECT_FIRM, RG_ERR_CLOSED, "left");
 }
 
-/* B1, B2: a member whose base is newer, or that adopted a higher term, cannot exist while this coordinator alone
- * decides; the higher term is followed so that a mistake elsewhere does not block the group. */
+/* B1, B2: somebody has promised a higher term. With AUTHORITY that cannot be; it is followed so that a mistake
+ * elsewhere does not block the group. */
 static void on_nack(rg_coord_t *c, rg_r_t *r) {
     rg_term_t t = rg_r_term(r);
-    if (!r->bad && t.count < UINT64_MAX && rg_term_cmp(t, c->term) > 0) c->term.count = t.count + 1;
+    if (r->bad || t.count == UINT64_MAX) return;
+    if (rg_coord_succeeds(c)) rg_claim_over(c, t);
+    else if (rg_term_cmp(t, c->term) > 0) c->term.count = t.count + 1;
+}
+
+/* A member that knows more than this coordinator: it is asked for its view. */
+static void on_probe(rg_coord_t *c, const rg_seat_t *s, rg_r_t *r) {
+    uint64_t epoch = rg_r_u64(r);
+    if (!r->bad && rg_coord_succeeds(c) && epoch > c->epoch) rg_claim_ask(c, s->conn);
 }
 
 static void on_message(rg_coord_t *c, const rg_coord_event_t *ev) {
@@ -316,10 +347,17 @@ static void on_message(rg_coord_t *c, const rg_coord_event_t *ev) {
         rg_coord_on_join(c, ev->conn, &r, version);
         return;
     }
-    if (!type || version != RG_WIRE_VERSION || (slot < 0 && type != RG_MSG_REBIND)) {
+    int stranger = type == RG_MSG_REBIND || (rg_coord_succeeds(c) && type != RG_MSG_JOIN);
+    if (!type || version != RG_WIRE_VERSION || (slot < 0 && !stranger)) {
         garbage(c, ev->conn);
         return;
     }
+    if (type == RG_MSG_VIEW && rg_coord_succeeds(c)) {
+        rg_claim_on_view(c, ev->conn, &r);
+        if (r.bad) garbage(c, ev->conn);
+        return;
+    }
+    if (slot < 0 && type != RG_MSG_REBIND) return; /* a member that has been asked for its view says other things too */
     if (slot < 0) {
         rg_coord_on_rebind(c, ev->conn, &r);
         return;
@@ -339,8 +377,9 @@ static void on_message(rg_coord_t *c, const rg_coord_event_t *ev) {
         break;
     case RG_MSG_LEAVE: on_leave(c, s); break;
     case RG_MSG_NACK: on_nack(c, &r); break;
-    case RG_MSG_ACCEPT: /* C5 belongs to groups with more than one voter */
-    case RG_MSG_PROBE: break;
+    case RG_MSG_ACCEPT: rg_claim_on_accept(c, s, &r); break;
+    case RG_MSG_PROPOSAL: rg_claim_on_proposal(c, &r); break;
+    case RG_MSG_PROBE: on_probe(c, s, &r); break;
     default: r.bad = 1;
     }
     if (r.bad) garbage(c, ev->conn);
@@ -367,6 +406,7 @@ rg_status_t rg_coord_step(rg_coord_t *c, const rg_coord_event_t *ev) {
     if (ev->type == RG_CEV_MESSAGE) on_message(c, ev);
     else if (ev->type == RG_CEV_CLOSED) on_closed(c, ev->conn);
     coord_timers(c);
+    if (rg_coord_succeeds(c)) rg_claim_office(c);
     rg_coord_try_decide(c);
     rg_coord_grow(c);
     if (c->now >= c->flush_at) rg_coord_flush_peers(c);
@@ -376,7 +416,8 @@ rg_status_t rg_coord_step(rg_coord_t *c, const rg_coord_event_t *ev) {
 
 uint64_t rg_coord_deadline(const rg_coord_t *c) {
     uint64_t d = c->scan_at;
-    const uint64_t all[] = { c->retransmit_at, c->complaint_at, c->flush_at, c->grow_at, c->vacant_at };
+    const uint64_t all[] = { c->retransmit_at, c->complaint_at, c->flush_at, c->grow_at, c->vacant_at,
+                             c->lack_at };
     for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i] < d) d = all[i];
     return c->broken ? NEVER : d;

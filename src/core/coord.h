@@ -32,6 +32,8 @@ typedef struct rg_seat {
     uint32_t pid, min_size, order, fixed_n, fixed_rank, rank, old_rank, n_missing;
     uint32_t report_off, report_len, mark;
     uint8_t state, suspect, reported, ready, mute, batch, promised;
+    uint8_t accepted, pending, ghost; /* it accepted the proposal; it waits for a round, because it is fenced or has
+                                         accepted something; a candidate of the proposal that nobody hears any more */
     int16_t cause_status;
     char cause[RG_CAUSE_MAX], label[RG_CORE_NAME_MAX];
 } rg_seat_t;
@@ -86,7 +88,16 @@ typedef struct rg_tally {
     char text[RG_CORE_TEXT_MAX];
 } rg_tally_t;
 
-typedef enum rg_round { RG_ROUND_NONE = 0, RG_ROUND_COLLECT = 1 } rg_round_t;
+typedef enum rg_round { RG_ROUND_NONE = 0, RG_ROUND_COLLECT = 1, RG_ROUND_INSTALL = 2 } rg_round_t;
+
+/* The view that is proposed: its seats are in next_rank. */
+typedef struct rg_next {
+    rg_term_t term; /* in which it was made */
+    uint64_t epoch, parent, data_epoch, cut, witness;
+    rg_view_kind_t kind;
+    uint32_t n;
+} rg_next_t;
+
 typedef enum rg_growth { RG_GROW_NONE = 0, RG_GROW_CHECK = 1, RG_GROW_PREPARE = 2 } rg_growth_t;
 
 struct rg_coord {
@@ -99,7 +110,8 @@ struct rg_coord {
 
     /* The view: seats in rank order. */
     int have_view;
-    uint64_t epoch, parent, data_epoch, cut;
+    uint64_t epoch, parent, data_epoch, cut, witness;
+    rg_term_t view_term; /* in which the view was made */
     rg_view_kind_t kind;
     uint32_t n;
     uint32_t *rank_seat, *next_rank;
@@ -108,6 +120,18 @@ struct rg_coord {
 
     rg_round_t round;
     uint64_t round_ns;
+    rg_next_t next;
+
+    /* Succession (coord_claim.c). */
+    int acting;       /* this coordinator serves: it has founded the group, or a quorum of the view is with it */
+    int froze;        /* members may be fenced at the present view */
+    int renewed;      /* the term is above all that members had promised when they came */
+    int installed;    /* prop has been sent out as a proposal of this coordinator */
+    rg_term_t seen;   /* highest term heard of */
+    uint64_t lack_at; /* when an office without a quorum falls silent */
+    rg_term_t prop_term; /* in which prop was accepted, by those who sent it, or here */
+    size_t prop_len;
+    uint8_t *prop; /* the proposal, as the ACTIVATE that it would become */
     rg_growth_t growth;
     int grow_dirty, waiting_dirty;
 
@@ -162,6 +186,7 @@ static inline rg_seat_t *rg_seat_by_id(const rg_coord_t *c, uint64_t id) {
 }
 void rg_seat_free(rg_coord_t *c, rg_seat_t *s);
 rg_seat_t *rg_seat_new(rg_coord_t *c);
+rg_seat_t *rg_seat_insert(rg_coord_t *c, const rg_core_member_t *m); /* of a member that another coordinator let in */
 void rg_coord_low(rg_coord_t *c);
 void rg_coord_low_moved(rg_coord_t *c, uint64_t old);
 void rg_seat_name(rg_text_t *t, const rg_seat_t *s); /* "rank 2 (id 3, host label, pid 1234)" */
@@ -193,6 +218,25 @@ void rg_coord_send_expelled(rg_coord_t *c, uint64_t conn, uint64_t id);
 void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t cut); /* members: next_rank[0..n) */
 void rg_coord_freeze(rg_coord_t *c, const rg_seat_t *s);
 void rg_coord_resend_view(rg_coord_t *c, uint64_t conn);
+void rg_coord_send_install(rg_coord_t *c, uint64_t conn);
+void rg_coord_choose(rg_coord_t *c); /* the proposal is the present view from here on */
+int rg_coord_read_prop(rg_coord_t *c, int apply);
+
+/* coord_claim.c: succession */
+int rg_coord_quorum(const rg_coord_t *c, int (*vote)(const rg_seat_t *s));
+int rg_vote_here(const rg_seat_t *s);
+int rg_vote_reported(const rg_seat_t *s);
+int rg_vote_accepted(const rg_seat_t *s);
+void rg_claim_office(rg_coord_t *c); /* after every event: does a quorum of the view follow this coordinator? */
+void rg_claim_seen(rg_coord_t *c, rg_term_t t);
+void rg_claim_over(rg_coord_t *c, rg_term_t t); /* members have promised t to somebody else: a new claim above it */
+void rg_claim_on_view(rg_coord_t *c, uint64_t conn, rg_r_t *r);
+void rg_claim_on_proposal(rg_coord_t *c, rg_r_t *r);
+void rg_claim_on_accept(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
+void rg_claim_ask(rg_coord_t *c, uint64_t conn); /* for the view that the other side has */
+void rg_claim_forget_group(rg_coord_t *c);
+void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebind_t *b);
+static inline int rg_coord_succeeds(const rg_coord_t *c) { return c->p.mode == RG_MODE_SUCCESSION; }
 
 /* coord_tally.c: adds up the reports of the seats in next_rank[0..n); 0: seat *bad reported more than can be decided on
  * and must go. */

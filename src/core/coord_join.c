@@ -100,6 +100,8 @@ static void send_welcome(rg_coord_t *c, const rg_seat_t *s) {
     rg_w_u64(&w, s->m.id);
     rg_w_bytes(&w, c->p.nonce, 16);
     rg_w_u64(&w, c->p.heartbeat_ns);
+    rg_w_u8(&w, (uint8_t)c->p.mode);
+    rg_w_u64(&w, c->p.takeover_ns);
     rg_coord_send(c, s->conn, rg_coord_end(c, &w));
 }
 
@@ -144,37 +146,30 @@ void rg_coord_on_join(rg_coord_t *c, uint64_t conn, rg_r_t *r, uint16_t version)
     rg_coord_flush_soon(c);
 }
 
-/* A live member whose connection broke comes back. Whether it stays is decided by its report, like that of anybody
- * who was suspected (C7). */
-void rg_coord_on_rebind(rg_coord_t *c, uint64_t conn, rg_r_t *r) {
-    rg_msg_rebind_t b;
-    rg_r_rebind(r, &b);
-    if (r->bad) {
-        rg_coord_close(c, conn);
-        return;
-    }
-    if (memcmp(b.nonce, c->p.nonce, 16) != 0) {
-        rg_coord_refuse(c, conn, RG_ERR_REFUSED, "this coordinator was started anew and does not know the group");
-        return;
-    }
-    rg_seat_t *s = rg_seat_by_id(c, b.id);
-    int behind = s && b.epoch != c->epoch;
-    if (!s || s->state != RG_SEAT_MEMBER || (behind && b.epoch != c->parent)) {
-        rg_coord_send_expelled(c, conn, b.id);
-        return;
-    }
-    if (s->conn) {
+void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebind_t *b) {
+    int behind = b->epoch != c->epoch;
+    if (s->conn && s->conn != conn) {
         rg_idmap_del(&c->by_conn, s->conn);
         rg_coord_close(c, s->conn);
     }
     s->conn = conn;
     rg_idmap_put(&c->by_conn, conn, (uint64_t)(s - c->seats));
     s->last_heard = c->now;
+    s->pid = b->pid;
+    if (b->label[0]) memcpy(s->label, b->label, sizeof s->label);
     if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO; /* C7: it lives, and its report is waited for */
     s->told = 0;
+    s->base = b->epoch;
+    if (rg_coord_succeeds(c)) {
+        s->pending = b->fenced || b->accepted;
+        if (b->upto > c->next_id && b->upto <= RG_SET_ID_MAX) c->next_id = b->upto;
+        rg_claim_seen(c, b->term);
+    }
+    if (!c->acting) return;
     rg_coord_flush_peers(c); /* before the view, which may name members that it has not been told of */
     if (behind) rg_coord_resend_view(c, conn);
     if (c->round == RG_ROUND_COLLECT && !s->reported) rg_coord_freeze(c, s);
+    if (c->round == RG_ROUND_INSTALL && !s->accepted) rg_coord_send_install(c, conn);
     if (c->growth == RG_GROW_PREPARE && !s->promised) {
         rg_w_t w = rg_coord_begin(c);
         rg_w_header(&w, RG_MSG_PREPARE);
@@ -184,9 +179,37 @@ void rg_coord_on_rebind(rg_coord_t *c, uint64_t conn, rg_r_t *r) {
     }
 }
 
+/* A live member whose connection broke comes back. Whether it stays is decided by its report, like that of anybody
+ * who was suspected (C7). With succession it may also know of a view that this coordinator does not know. */
+void rg_coord_on_rebind(rg_coord_t *c, uint64_t conn, rg_r_t *r) {
+    rg_msg_rebind_t b;
+    rg_r_rebind(r, &b);
+    if (r->bad) {
+        rg_coord_close(c, conn);
+        return;
+    }
+    int known = memcmp(b.nonce, c->p.nonce, 16) == 0;
+    if (rg_coord_succeeds(c) && (known ? b.epoch > c->epoch : !c->have_view)) {
+        rg_claim_ask(c, conn);
+        return;
+    }
+    if (!known) {
+        rg_coord_refuse(c, conn, RG_ERR_REFUSED, "this coordinator was started anew and does not know the group");
+        return;
+    }
+    rg_seat_t *s = rg_seat_by_id(c, b.id);
+    int behind = s && b.epoch != c->epoch;
+    if (!s || s->state != RG_SEAT_MEMBER || (behind && b.epoch != c->parent)) {
+        rg_coord_send_expelled(c, conn, b.id);
+        return;
+    }
+    rg_coord_bind(c, s, conn, &b);
+}
+
 /* ---- PEERS and WAITING (J2) ------------------------------------------------------------------------------------ */
 
 void rg_coord_gone(rg_coord_t *c, uint64_t id) {
+    if (!c->acting) return; /* everybody is told everything when it acts again */
     if (c->n_gone == RG_GONE_MAX) rg_coord_flush_peers(c);
     if (c->n_gone < RG_GONE_MAX) c->gone[c->n_gone++] = id;
     else c->broken = 1;
@@ -269,6 +292,7 @@ void rg_coord_flush_peers(rg_coord_t *c) {
     rg_sent_t have[4];
     uint32_t n_have = 0, next = 0;
     c->flush_at = NEVER;
+    if (!c->acting) return;
     for (uint32_t i = 0; i < c->population; i++) {
         rg_seat_t *s = &c->seats[c->roster[i]];
         if (!s->conn || (s->told >= upto && !c->n_gone)) continue;
@@ -293,6 +317,13 @@ void rg_coord_flush_peers(rg_coord_t *c) {
 }
 
 void rg_coord_drop_candidate(rg_coord_t *c, rg_seat_t *s, rg_status_t status, const char *text) {
+    if (c->round != RG_ROUND_NONE && c->installed && s->batch) { /* it is in a view that may be chosen yet */
+        if (s->conn) rg_idmap_del(&c->by_conn, s->conn);
+        rg_coord_close(c, s->conn);
+        s->conn = 0;
+        s->ghost = 1;
+        return;
+    }
     char line[512];
     rg_text_t t = rg_text_begin(line, sizeof line);
     rg_text_str(&t, "group ");
@@ -329,8 +360,14 @@ void rg_coord_on_ready(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
 void rg_coord_on_promise(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
     rg_term_t t = rg_r_term(r);
     uint64_t base = rg_r_u64(r), p = rg_r_u64(r);
+    uint64_t accepted = rg_coord_succeeds(c) ? rg_r_u64(r) : 0;
     if (r->bad || rg_term_cmp(t, c->term) != 0 || base != c->epoch || c->growth == RG_GROW_NONE) return;
     if (s->state == RG_SEAT_MEMBER && c->growth != RG_GROW_PREPARE) return;
+    if (accepted && s->state == RG_SEAT_MEMBER) { /* C4 comes first: that proposal may have been chosen */
+        s->pending = 1;
+        rg_coord_collect(c);
+        return;
+    }
     s->promised = 1;
     s->promise = p;
     c->grow_dirty = 1;
@@ -384,6 +421,10 @@ static void send_prepare(rg_coord_t *c, rg_seat_state_t to) {
 
 static void start_check(rg_coord_t *c) {
     if (!c->population || (c->have_view && c->population == c->n)) return;
+    if (!c->have_view && rg_coord_succeeds(c) && c->now < c->p.found_at_ns) {
+        c->grow_at = c->p.found_at_ns;
+        return;
+    }
     uint32_t here, need = needed(c, &here);
     uint32_t n = c->have_view || here >= need ? choose_batch(c, 0) : 0;
     if (!n || (!c->have_view && n < need)) {
@@ -484,7 +525,7 @@ static void prepare_step(rg_coord_t *c) {
 }
 
 void rg_coord_grow(rg_coord_t *c) {
-    if (!c->grow_dirty || c->round != RG_ROUND_NONE || c->broken) return;
+    if (!c->grow_dirty || c->round != RG_ROUND_NONE || c->broken || !c->acting) return;
     c->grow_dirty = 0;
     if (c->growth == RG_GROW_CHECK) check_step(c);
     else if (c->growth == RG_GROW_PREPARE) prepare_step(c);

@@ -10,38 +10,49 @@
 
 /* ---- The view -------------------------------------------------------------------------------------------------- */
 
-static void write_head(const rg_coord_t *c, rg_w_t *w, int whole) {
+static void write_head(const rg_coord_t *c, rg_w_t *w, uint8_t form) {
     rg_w_header(w, RG_MSG_ACTIVATE);
-    rg_view_head_t v = { .term = c->term,
-                         .epoch = c->epoch,
-                         .parent = c->parent,
-                         .data_epoch = c->data_epoch,
-                         .cut = c->cut,
-                         .kind = (uint8_t)c->kind,
-                         .whole = (uint8_t)whole,
-                         .n = c->n };
+    rg_view_head_t v = { .term = c->next.term,
+                         .epoch = c->next.epoch,
+                         .parent = c->next.parent,
+                         .data_epoch = c->next.data_epoch,
+                         .cut = c->next.cut,
+                         .witness = c->next.witness,
+                         .kind = (uint8_t)c->next.kind,
+                         .form = form,
+                         .n = c->next.n };
     rg_w_view_head(w, &v);
 }
 
+/* Where another coordinator may have to go on, a view must say all: those who hear of it from somebody else may not
+ * have been told before of everybody who is in it. */
+static uint8_t form_of(const rg_coord_t *c, int whole) {
+    return (uint8_t)((whole ? RG_VIEW_WHOLE : 0) | (rg_coord_succeeds(c) ? RG_VIEW_RECORDS : 0));
+}
+
 static void write_listed(const rg_coord_t *c, rg_w_t *w, uint32_t from) {
-    for (uint32_t i = from; i < c->n; i++) {
+    for (uint32_t i = from; i < c->next.n; i++) {
         const rg_core_member_t *m = &c->seats[c->next_rank[i]].m;
+        if (rg_coord_succeeds(c)) {
+            rg_w_peer(w, m);
+            continue;
+        }
         rg_view_member_t v = { .id = m->id, .first_gen = m->first_gen };
         memcpy(v.net, m->net, sizeof v.net);
         rg_w_view_member(w, &v);
     }
 }
 
-/* The view of next_rank[0..n) as a change of the present one, of old_n members: who has it needs no more, and in a
- * large group the whole is a thousand times as long. */
-static void write_changes(const rg_coord_t *c, rg_w_t *w, uint32_t old_n) {
+/* The view of next_rank[0..n) as a change of the present one: who has it needs no more, and in a large group the whole
+ * is a thousand times as long. */
+static void write_changes(const rg_coord_t *c, rg_w_t *w) {
     uint32_t gone = 0, kept = 0, changed = 0;
-    write_head(c, w, 0);
+    write_head(c, w, form_of(c, 0));
     size_t at = w->len;
     rg_w_u32(w, 0);
-    for (uint32_t i = 0; i < old_n; i++) {
+    for (uint32_t i = 0; i < c->n; i++) {
         const rg_seat_t *s = &c->seats[c->rank_seat[i]];
-        if (kept < c->n && c->next_rank[kept] == c->rank_seat[i]) {
+        if (kept < c->next.n && c->next_rank[kept] == c->rank_seat[i]) {
             kept++;
             continue;
         }
@@ -50,7 +61,7 @@ static void write_changes(const rg_coord_t *c, rg_w_t *w, uint32_t old_n) {
         gone++;
     }
     rg_w_patch_u32(w, at, gone);
-    rg_w_u32(w, c->n - kept);
+    rg_w_u32(w, c->next.n - kept);
     write_listed(c, w, kept);
     at = w->len;
     rg_w_u32(w, 0);
@@ -64,94 +75,275 @@ static void write_changes(const rg_coord_t *c, rg_w_t *w, uint32_t old_n) {
     rg_w_patch_u32(w, at, changed);
 }
 
-/* From the new view on, the measurements that it told of hold. */
-static void adopt_net(rg_coord_t *c) {
-    for (uint32_t i = 0; i < c->n; i++) {
-        rg_seat_t *s = &c->seats[c->next_rank[i]];
-        memcpy(s->m.net, s->net, sizeof s->net);
-    }
-}
-
-/* C5, ACTIVATE half, to the first n of next_rank. Kept for members that come back on a new connection. */
-static void activate(rg_coord_t *c, const rg_w_t *w, uint32_t n) {
-    rg_sent_t msg = rg_coord_end(c, w);
-    memcpy(c->activate, c->out + msg.off, msg.len);
-    c->activate_len = msg.len;
-    for (uint32_t i = 0; i < n; i++) rg_coord_send(c, c->seats[c->next_rank[i]].conn, msg);
-}
-
 void rg_coord_resend_view(rg_coord_t *c, uint64_t conn) {
     rg_w_t w = rg_coord_begin(c);
     rg_w_bytes(&w, c->activate, c->activate_len);
     rg_coord_send(c, conn, rg_coord_end(c, &w));
 }
 
-static void adopt_ranks(rg_coord_t *c) {
-    for (uint32_t i = 0; i < c->n; i++) {
-        rg_seat_t *s = &c->seats[c->next_rank[i]];
-        c->rank_seat[i] = c->next_rank[i];
-        s->rank = i;
-        s->suspect = RG_SUSPECT_NO;
-        s->reported = 0;
-        s->promised = s->batch = 0;
+/* ---- Reading a proposal ---------------------------------------------------------------------------------------- */
+
+/* The cause that the proposal gives for a loss is kept where this coordinator has none of its own. */
+static int read_gone(rg_coord_t *c, rg_r_t *r, uint32_t *kept, int apply) {
+    uint32_t gone = rg_r_u32(r), at = 0;
+    char text[RG_CAUSE_MAX];
+    *kept = 0;
+    if (r->bad || gone > c->n) return 0;
+    for (uint32_t i = 0; i < gone; i++) {
+        uint32_t rank = rg_r_u32(r);
+        rg_r_text(r, text, sizeof text);
+        if (r->bad || rank >= c->n || rank < at) return 0;
+        while (at < rank) c->next_rank[(*kept)++] = c->rank_seat[at++];
+        at = rank + 1;
+        rg_seat_t *s = &c->seats[c->rank_seat[rank]];
+        if (!apply || s->suspect) continue;
+        s->cause_status = RG_ERR_EXPELLED;
+        rg_text_copy(s->cause, sizeof s->cause, text);
     }
-    c->have_view = 1;
-    rg_coord_low(c);
-    c->grow_dirty = 1;
+    while (at < c->n) c->next_rank[(*kept)++] = c->rank_seat[at++];
+    return 1;
 }
 
-/* A view without reports: FIRST and JOIN. With AUTHORITY the proposal is chosen by being made. */
-void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t cut) {
-    uint32_t old = c->n;
-    char change[512];
-    rg_text_t t = rg_text_begin(change, sizeof change);
-    c->parent = kind == RG_VIEW_FIRST ? 0 : c->epoch;
-    c->epoch++;
-    c->kind = kind;
-    c->cut = cut;
-    c->n = n;
-    if (kind == RG_VIEW_FIRST) c->data_epoch = c->epoch;
-    for (uint32_t i = old; i < n; i++) {
-        rg_seat_t *s = &c->seats[c->next_rank[i]];
-        s->state = RG_SEAT_MEMBER;
-        s->m.first_gen = cut;
-        memcpy(s->m.net, s->net, sizeof s->net);
-        s->gen = cut;
-        s->watermark = rg_key_note((rg_op_key_t){ cut, 0, RG_SET_ALL });
-        s->rank = i;
-        if (i - old >= 3) continue;
-        rg_text_str(&t, i == old ? "joined: " : ", ");
-        rg_seat_name(&t, s);
+/* Newcomers of a view that another coordinator proposed have no seat here: they get one, and are missed afterwards. */
+static int read_added(rg_coord_t *c, rg_r_t *r, const rg_view_head_t *v, uint32_t kept) {
+    uint32_t added = rg_r_u32(r);
+    if (r->bad || kept > v->n || added != v->n - kept) return 0;
+    for (uint32_t i = kept; i < v->n; i++) {
+        rg_core_member_t m = { 0 };
+        rg_view_member_t x = { 0 };
+        if (v->form & RG_VIEW_RECORDS) rg_r_peer(r, &m);
+        else rg_r_view_member(r, &x);
+        if (r->bad) return 0;
+        rg_seat_t *s = rg_seat_by_id(c, v->form & RG_VIEW_RECORDS ? m.id : x.id);
+        if (s && s->state != RG_SEAT_CANDIDATE) return 0;
+        if (!s) s = v->form & RG_VIEW_RECORDS && m.id && m.id <= RG_SET_ID_MAX ? rg_seat_insert(c, &m) : NULL;
+        if (!s) return 0;
+        s->batch = 1;
+        if (!s->conn) s->ghost = 1;
+        if (v->form & RG_VIEW_RECORDS) s->m = m;
+        c->next_rank[i] = (uint32_t)(s - c->seats);
     }
-    if (n - old > 3) {
-        rg_text_str(&t, " and ");
-        rg_text_u64(&t, n - old - 3);
-        rg_text_str(&t, " more");
+    return 1;
+}
+
+/* Fills `next` and next_rank from the bytes of the proposal. apply: it has been chosen, so what it says of links and
+ * causes holds. 0: it is no successor of the present view. */
+int rg_coord_read_prop(rg_coord_t *c, int apply) {
+    rg_r_t r = { c->prop, c->prop_len, 0, 0 };
+    rg_view_head_t v;
+    uint16_t version;
+    uint32_t kept;
+    if (rg_r_header(&r, &version) != RG_MSG_ACTIVATE || version != RG_WIRE_VERSION) return 0;
+    rg_r_view_head(&r, &v);
+    if (r.bad || v.kind == RG_VIEW_FIRST || v.form & RG_VIEW_WHOLE || v.parent != c->epoch ||
+        v.epoch != c->epoch + 1 || !v.n || v.n > c->p.max_members)
+        return 0;
+    if (!read_gone(c, &r, &kept, apply) || !read_added(c, &r, &v, kept)) return 0;
+    uint32_t changed = rg_r_u32(&r);
+    if (r.bad || changed > v.n) return 0;
+    for (uint32_t i = 0; i < changed; i++) {
+        uint32_t rank = rg_r_u32(&r);
+        const uint8_t *net = rg_r_skip(&r, RG_CORE_NET);
+        if (r.bad || rank >= v.n) return 0;
+        if (apply) memcpy(c->seats[c->next_rank[rank]].m.net, net, RG_CORE_NET);
     }
-    if (n == old) rg_text_str(&t, "the candidates for it are gone");
-    else if (kind == RG_VIEW_JOIN) {
-        rg_text_str(&t, "; from boundary ");
-        rg_text_u64(&t, cut);
+    c->next = (rg_next_t){ v.term, v.epoch, v.parent, v.data_epoch, v.cut, v.witness, (rg_view_kind_t)v.kind, v.n };
+    return 1;
+}
+
+/* ---- Choosing a view (C5) -------------------------------------------------------------------------------------- */
+
+static void lost_text(const rg_coord_t *c, rg_text_t *t);
+static void round_over(rg_coord_t *c);
+
+static void joined_text(const rg_coord_t *c, rg_text_t *t) {
+    uint32_t shown = 0;
+    for (uint32_t i = c->n; i < c->next.n; i++) {
+        if (++shown > 3) continue;
+        rg_text_str(t, shown == 1 ? "joined: " : ", ");
+        rg_seat_name(t, &c->seats[c->next_rank[i]]);
     }
+    if (shown > 3) {
+        rg_text_str(t, " and ");
+        rg_text_u64(t, shown - 3);
+        rg_text_str(t, " more");
+    }
+    if (!shown) {
+        rg_text_str(t, "the candidates for it are gone");
+    } else if (c->next.kind == RG_VIEW_JOIN) {
+        rg_text_str(t, "; from boundary ");
+        rg_text_u64(t, c->next.cut);
+    }
+}
+
+static void seat_newcomer(rg_coord_t *c, rg_seat_t *s, uint32_t rank) {
+    s->state = RG_SEAT_MEMBER;
+    s->gen = c->next.cut;
+    s->watermark = rg_key_note((rg_op_key_t){ c->next.cut, 0, RG_SET_ALL });
+    s->rank = rank;
+    if (!s->ghost) return;
+    s->ghost = 0;
+    s->suspect = RG_SUSPECT_SILENT;
+    s->suspect_at = c->now;
+    s->cause_status = RG_ERR_EXPELLED;
+    rg_text_copy(s->cause, sizeof s->cause, "was gone before it entered");
+}
+
+/* Those who come in hear of the view by the whole of it. */
+static void seat_newcomers(rg_coord_t *c, uint32_t old) {
+    if (c->next.n == old || c->next.kind == RG_VIEW_RECOVERY) return;
     rg_w_t w = rg_coord_begin(c);
-    if (kind != RG_VIEW_FIRST) { /* those who have the parent view hear what is new */
-        write_changes(c, &w, old);
-        rg_w_u32(&w, 0);
-        rg_w_u32(&w, 0);
-        activate(c, &w, old);
-        w = rg_coord_begin(c);
-    }
-    adopt_net(c);
-    write_head(c, &w, 1);
+    write_head(c, &w, form_of(c, 1));
     write_listed(c, &w, 0);
     rg_w_u32(&w, 0);
     rg_w_u32(&w, 0);
     rg_sent_t whole = rg_coord_end(c, &w);
-    for (uint32_t i = old; i < n; i++) rg_coord_send(c, c->seats[c->next_rank[i]].conn, whole);
-    adopt_ranks(c);
-    c->waiting_dirty = 1;
+    for (uint32_t i = old; i < c->next.n; i++) {
+        rg_seat_t *s = &c->seats[c->next_rank[i]];
+        seat_newcomer(c, s, i);
+        rg_coord_send(c, s->conn, whole);
+    }
+    if (c->next.kind == RG_VIEW_FIRST) {
+        memcpy(c->activate, c->out + whole.off, whole.len);
+        c->activate_len = whole.len;
+    }
+}
+
+/* C5, ACTIVATE half, to those of the old view who stay; kept for members that come back on a new connection. */
+static void activate(rg_coord_t *c, uint32_t old) {
+    uint8_t *bytes = c->activate;
+    c->activate = c->prop;
+    c->activate_len = c->prop_len;
+    c->prop = bytes;
+    c->prop_len = 0;
+    rg_w_t w = rg_coord_begin(c);
+    rg_w_bytes(&w, c->activate, c->activate_len);
+    rg_sent_t msg = rg_coord_end(c, &w);
+    for (uint32_t i = 0; i < old; i++) c->seats[c->rank_seat[i]].mark = 0;
+    for (uint32_t i = 0; i < c->next.n; i++) {
+        rg_seat_t *s = &c->seats[c->next_rank[i]];
+        s->mark = 1;
+        if (s->state == RG_SEAT_MEMBER) rg_coord_send(c, s->conn, msg);
+    }
+}
+
+static void expel_others(rg_coord_t *c, uint32_t old) {
+    for (uint32_t i = 0; i < old; i++) {
+        rg_seat_t *s = &c->seats[c->rank_seat[i]];
+        if (!s->mark) rg_coord_expel(c, s, (rg_status_t)(s->cause_status ? s->cause_status : RG_ERR_EXPELLED), s->cause);
+    }
+}
+
+/* The view is made; what has been suspected since it was proposed is suspected in it. 1: there is such a member. */
+static int adopt_ranks(rg_coord_t *c) {
+    int suspects = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        rg_seat_t *s = &c->seats[c->next_rank[i]];
+        c->rank_seat[i] = c->next_rank[i];
+        s->rank = i;
+        s->reported = s->accepted = s->pending = 0;
+        s->promised = s->batch = 0;
+        suspects |= s->suspect != 0;
+    }
+    c->have_view = 1;
+    rg_coord_low(c);
+    c->grow_dirty = 1;
+    return suspects;
+}
+
+void rg_coord_choose(rg_coord_t *c) {
+    uint32_t old = c->n;
+    int frozen = c->froze && c->next.kind == RG_VIEW_JOIN; /* they go on only after a RECOVERY */
+    char change[768];
+    rg_text_t t = rg_text_begin(change, sizeof change);
+    if (c->next.kind == RG_VIEW_RECOVERY) lost_text(c, &t);
+    if (c->next.kind != RG_VIEW_FIRST) {
+        if (!rg_coord_read_prop(c, 1)) c->broken = 1;
+        activate(c, old);
+    }
+    c->epoch = c->next.epoch; /* from here on, for those who are told of their end */
+    seat_newcomers(c, old);
+    if (c->next.kind == RG_VIEW_RECOVERY) expel_others(c, old);
+    else joined_text(c, &t);
+    c->parent = c->next.parent;
+    c->data_epoch = c->next.data_epoch;
+    c->cut = c->next.cut;
+    c->witness = c->next.witness;
+    c->view_term = c->next.term;
+    c->kind = c->next.kind;
+    c->n = c->next.n;
+    c->installed = c->froze = 0;
+    c->lack_at = NEVER;
+    int suspects = adopt_ranks(c);
+    for (uint32_t i = c->population; i-- > 0;)
+        if (c->seats[c->roster[i]].ghost) rg_seat_free(c, &c->seats[c->roster[i]]); /* of another proposal */
+    round_over(c);
     rg_coord_flush_soon(c);
     rg_coord_log_view(c, change);
+    if (suspects || frozen) rg_coord_collect(c);
+}
+
+static rg_w_t prop_begin(rg_coord_t *c) { return (rg_w_t){ c->prop, 0, c->activate_cap - 64, 0 }; }
+
+void rg_coord_send_install(rg_coord_t *c, uint64_t conn) {
+    rg_w_t w = rg_coord_begin(c);
+    rg_w_header(&w, RG_MSG_INSTALL);
+    rg_w_term(&w, c->term);
+    rg_w_bytes(&w, c->prop + RG_WIRE_HEADER, c->prop_len - RG_WIRE_HEADER);
+    rg_coord_send(c, conn, rg_coord_end(c, &w));
+}
+
+/* C4, INSTALL: to all members of the present view, suspects too. The coordinator's own vote, if it has one, is given
+ * by this. */
+static void install(rg_coord_t *c) {
+    c->round = RG_ROUND_INSTALL;
+    c->installed = 1;
+    c->prop_term = c->term;
+    rg_w_t w = rg_coord_begin(c);
+    rg_w_header(&w, RG_MSG_INSTALL);
+    rg_w_term(&w, c->term);
+    rg_w_bytes(&w, c->prop + RG_WIRE_HEADER, c->prop_len - RG_WIRE_HEADER);
+    rg_sent_t msg = rg_coord_end(c, &w);
+    for (uint32_t i = 0; i < c->n; i++) {
+        c->seats[c->rank_seat[i]].accepted = 0;
+        rg_coord_send(c, c->seats[c->rank_seat[i]].conn, msg);
+    }
+    c->retransmit_at = c->now + c->p.heartbeat_ns / 4;
+}
+
+static void next_begin(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t cut) {
+    c->next = (rg_next_t){ .term = c->term,
+                           .epoch = c->epoch + 1,
+                           .parent = kind == RG_VIEW_FIRST ? 0 : c->epoch,
+                           .data_epoch = kind == RG_VIEW_JOIN ? c->data_epoch : c->epoch + 1,
+                           .cut = cut,
+                           .witness = rg_coord_succeeds(c) && !c->p.hosted ? c->p.id : 0,
+                           .kind = kind,
+                           .n = n };
+}
+
+/* A view without reports: FIRST and JOIN. With AUTHORITY, and when it is the first, the proposal is chosen by being
+ * made. */
+void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t cut) {
+    next_begin(c, kind, n, cut);
+    for (uint32_t i = c->n; i < n; i++) {
+        rg_seat_t *s = &c->seats[c->next_rank[i]];
+        s->m.first_gen = cut;
+        memcpy(s->m.net, s->net, sizeof s->m.net);
+    }
+    if (kind != RG_VIEW_FIRST) {
+        rg_w_t w = prop_begin(c);
+        write_changes(c, &w);
+        rg_w_u32(&w, 0);
+        rg_w_u32(&w, 0);
+        if (w.bad) c->broken = 1;
+        c->prop_len = w.len;
+    }
+    if (rg_coord_succeeds(c) && kind != RG_VIEW_FIRST) {
+        install(c);
+        return;
+    }
+    rg_coord_choose(c);
 }
 
 /* ---- Those who are out ----------------------------------------------------------------------------------------- */
@@ -207,11 +399,13 @@ void rg_coord_collect(rg_coord_t *c) {
     c->round = RG_ROUND_COLLECT;
     c->round_ns = c->now;
     c->reports_len = 0;
+    c->froze = 1;
+    if (!c->installed) c->prop_len = 0; /* what was proposed here stays accepted here; of others they tell again */
     c->growth = RG_GROW_NONE;
     c->grow_at = NEVER;
     for (uint32_t i = 0; i < c->population; i++) {
         rg_seat_t *s = &c->seats[c->roster[i]];
-        s->batch = s->promised = s->reported = 0;
+        s->batch = s->promised = s->reported = s->accepted = s->pending = 0;
     }
     rg_w_t w = rg_coord_begin(c);
     rg_w_header(&w, RG_MSG_FREEZE);
@@ -224,10 +418,12 @@ void rg_coord_collect(rg_coord_t *c) {
 
 void rg_coord_retransmit(rg_coord_t *c) {
     c->retransmit_at = NEVER;
-    if (c->round != RG_ROUND_COLLECT) return;
+    if (c->round == RG_ROUND_NONE) return;
     for (uint32_t i = 0; i < c->n; i++) {
         const rg_seat_t *s = &c->seats[c->rank_seat[i]];
-        if (s->conn && !s->reported) rg_coord_freeze(c, s);
+        if (!s->conn) continue;
+        if (c->round == RG_ROUND_COLLECT && !s->reported) rg_coord_freeze(c, s);
+        if (c->round == RG_ROUND_INSTALL && !s->accepted) rg_coord_send_install(c, s->conn);
     }
     c->retransmit_at = c->now + c->p.heartbeat_ns / 4;
 }
@@ -238,7 +434,7 @@ void rg_coord_suspect(rg_coord_t *c, rg_seat_t *s, rg_suspect_t how, rg_status_t
     s->suspect = (uint8_t)how;
     s->cause_status = (int16_t)status;
     rg_text_copy(s->cause, sizeof s->cause, cause);
-    if (c->round == RG_ROUND_NONE) rg_coord_collect(c);
+    if (c->round == RG_ROUND_NONE && c->acting) rg_coord_collect(c);
 }
 
 /* Proves that a report can be read to its end, so that the decision need not look for errors. */
@@ -269,13 +465,15 @@ void rg_coord_on_report(rg_coord_t *c, rg_seat_t *s, const uint8_t *bytes, size_
         rg_coord_suspect(c, s, RG_SUSPECT_FIRM, RG_ERR_PROTOCOL, "sent a report that cannot be read");
         return;
     }
-    if (s->state != RG_SEAT_MEMBER || c->round != RG_ROUND_COLLECT) return;
+    if (s->state != RG_SEAT_MEMBER || c->round == RG_ROUND_NONE) return;
     if (h.base != c->epoch) {
         if (h.base != c->parent) return;
         rg_coord_resend_view(c, s->conn);
-        rg_coord_freeze(c, s);
+        if (c->round == RG_ROUND_COLLECT) rg_coord_freeze(c, s);
+        else rg_coord_send_install(c, s->conn);
         return;
     }
+    if (c->round != RG_ROUND_COLLECT || rg_term_cmp(h.term, c->term) != 0) return;
     if (s->suspect == RG_SUSPECT_SILENT && s->conn) s->suspect = RG_SUSPECT_NO; /* C7: it lives */
     if (s->reported) return;
     if (len > c->reports_cap - c->reports_len) {
@@ -311,9 +509,11 @@ static uint32_t survivors(rg_coord_t *c, uint32_t *waiting) {
 
 static void lost_text(const rg_coord_t *c, rg_text_t *t) {
     uint32_t lost = 0;
-    for (uint32_t i = 0; i < c->n; i++) {
+    for (uint32_t i = 0, kept = 0; i < c->n; i++) {
         const rg_seat_t *s = &c->seats[c->rank_seat[i]];
-        if (!s->suspect) continue;
+        int stays = kept < c->next.n && c->next_rank[kept] == c->rank_seat[i];
+        if (stays) kept++;
+        if (c->next.n ? stays : !s->suspect) continue;
         if (++lost > 3) continue;
         rg_text_str(t, lost > 1 ? "; lost " : "lost ");
         rg_seat_name(t, s);
@@ -349,6 +549,7 @@ static void round_over(rg_coord_t *c) {
 static void vacate(rg_coord_t *c) {
     char change[512];
     rg_text_t t = rg_text_begin(change, sizeof change);
+    c->next.n = 0;
     lost_text(c, &t);
     uint32_t n = c->n;
     c->parent = c->epoch++;
@@ -363,46 +564,36 @@ static void vacate(rg_coord_t *c) {
     c->activate_len = 0;
     rg_coord_low(c);
     round_over(c);
+    if (rg_coord_succeeds(c)) rg_claim_forget_group(c);
     rg_coord_flush_soon(c);
 }
 
 /* Nobody is left to go on. Whoever is certainly gone is not waited for; whoever may come back on a new connection has
- * the time for two tries (REBIND), and no more, for others may wait for the group's name. */
+ * the time for two tries (REBIND), and no more, for others may wait for the group's name. With succession they may
+ * also be elsewhere, with another coordinator: the group that is founded here next is another one. */
 static void nobody_left(rg_coord_t *c) {
     uint64_t until = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         const rg_seat_t *s = &c->seats[c->rank_seat[i]];
-        uint64_t at = s->suspect == RG_SUSPECT_SILENT ? s->suspect_at + c->p.heartbeat_ns / 2 : 0;
+        uint64_t wait = rg_coord_succeeds(c) ? c->p.takeover_ns : c->p.heartbeat_ns / 2;
+        uint64_t at = s->suspect == RG_SUSPECT_SILENT ? s->suspect_at + wait : 0;
         if (at > until) until = at;
     }
     if (c->now >= until) vacate(c);
     else c->vacant_at = until;
 }
 
-/* Writes the view of next_rank[0..n) with its decisions, and makes it the present one. 0: somebody, *bad, has more open
- * operations than can be decided on; then nothing has changed. */
-static int propose(rg_coord_t *c, uint32_t n, rg_w_t *w, uint32_t *bad) {
-    uint32_t old_n = c->n;
+/* Writes the view of next_rank[0..n) with its decisions as the proposal. 0: somebody, *bad, has more open operations
+ * than can be decided on. */
+static int propose(rg_coord_t *c, uint32_t n, uint32_t *bad) {
     if (!rg_coord_tally(c, n, bad)) return 0;
-    uint64_t parent = c->parent, epoch = c->epoch, data_epoch = c->data_epoch, cut = c->cut;
-    rg_view_kind_t kind = c->kind;
-    c->parent = c->epoch++;
-    c->data_epoch = c->epoch;
-    c->kind = RG_VIEW_RECOVERY;
-    c->cut = 0;
-    c->n = n;
-    *w = rg_coord_begin(c);
-    write_changes(c, w, old_n);
-    c->n = old_n; /* the texts of decisions speak of the old ranks */
-    if (rg_coord_write_decisions(c, w, n)) {
-        c->n = n;
+    next_begin(c, RG_VIEW_RECOVERY, n, 0);
+    rg_w_t w = prop_begin(c);
+    write_changes(c, &w);
+    if (rg_coord_write_decisions(c, &w, n)) {
+        c->prop_len = w.len;
         return 1;
     }
-    c->parent = parent;
-    c->epoch = epoch;
-    c->data_epoch = data_epoch;
-    c->cut = cut;
-    c->kind = kind;
     *bad = 0;
     for (uint32_t i = 1; i < n; i++)
         if (c->seats[c->next_rank[i]].report_len > c->seats[c->next_rank[*bad]].report_len) *bad = i;
@@ -410,9 +601,8 @@ static int propose(rg_coord_t *c, uint32_t n, rg_w_t *w, uint32_t *bad) {
 }
 
 static void decide(rg_coord_t *c, uint32_t n) {
-    uint32_t old_n = c->n, bad, waiting;
-    rg_w_t w;
-    while (!propose(c, n, &w, &bad)) {
+    uint32_t bad, waiting;
+    while (!propose(c, n, &bad)) {
         rg_coord_suspect(c, &c->seats[c->next_rank[bad]], RG_SUSPECT_FIRM, RG_ERR_RESOURCE,
                          "has too many open operations that the others do not have");
         n = survivors(c, &waiting);
@@ -421,31 +611,34 @@ static void decide(rg_coord_t *c, uint32_t n) {
             return;
         }
     }
-    char change[768];
-    rg_text_t t = rg_text_begin(change, sizeof change);
-    c->n = old_n;
-    lost_text(c, &t);
-    c->n = n;
-    adopt_net(c);
-    activate(c, &w, n);
-    for (uint32_t i = 0; i < old_n; i++) {
-        rg_seat_t *s = &c->seats[c->rank_seat[i]];
-        if (s->suspect) rg_coord_expel(c, s, (rg_status_t)s->cause_status, s->cause);
+    if (rg_coord_succeeds(c)) install(c);
+    else rg_coord_choose(c);
+}
+
+/* C4. What somebody has accepted may have been chosen already, so it is proposed again as it is. */
+static void try_propose(rg_coord_t *c) {
+    uint32_t waiting, n = survivors(c, &waiting);
+    c->vacant_at = NEVER; /* somebody may have come back since */
+    if (waiting) return;
+    if (rg_coord_succeeds(c) && !rg_coord_quorum(c, rg_vote_reported)) {
+        if (!n && !rg_coord_quorum(c, rg_vote_here)) nobody_left(c);
+        return;
     }
-    adopt_ranks(c);
-    round_over(c);
-    rg_coord_flush_soon(c);
-    rg_coord_log_view(c, change);
+    if (rg_coord_succeeds(c) && c->prop_len) {
+        if (rg_coord_read_prop(c, 0)) {
+            install(c);
+            return;
+        }
+        c->prop_len = 0; /* nobody who keeps to the protocol has accepted that */
+    }
+    if (n) decide(c, n);
+    else nobody_left(c);
 }
 
 void rg_coord_try_decide(rg_coord_t *c) {
-    uint32_t waiting;
-    if (c->round != RG_ROUND_COLLECT || c->broken) return;
-    uint32_t n = survivors(c, &waiting);
-    c->vacant_at = NEVER; /* somebody may have come back since */
-    if (waiting) return;
-    if (n) decide(c, n);
-    else nobody_left(c);
+    if (c->broken || !c->acting) return;
+    if (c->round == RG_ROUND_COLLECT) try_propose(c);
+    if (c->round == RG_ROUND_INSTALL && rg_coord_quorum(c, rg_vote_accepted)) rg_coord_choose(c);
 }
 
 /* ---- Broken links (L2) ----------------------------------------------------------------------------------------- */
@@ -472,7 +665,7 @@ void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
     int up = rg_r_u8(r);
     char text[RG_CAUSE_MAX];
     rg_r_text(r, text, sizeof text);
-    if (r->bad) return;
+    if (r->bad || !c->acting) return;
     rg_seat_t *other = rg_seat_by_id(c, peer);
     if (!other || other == s) return;
     if (s->state == RG_SEAT_CANDIDATE || other->state == RG_SEAT_CANDIDATE) {
@@ -517,6 +710,7 @@ static void settle(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat
 
 void rg_coord_complaints(rg_coord_t *c) {
     c->complaint_at = NEVER;
+    if (!c->acting) c->n_complaints = 0;
     for (uint32_t i = 0; i < c->n_complaints;) {
         rg_complaint_t x = c->complaints[i];
         rg_seat_t *a = rg_seat_by_id(c, x.a), *b = rg_seat_by_id(c, x.b);
@@ -543,10 +737,10 @@ void rg_coord_on_abort_op(rg_coord_t *c, rg_r_t *r) {
     q.status = (int32_t)rg_r_u32(r);
     q.blame = rg_r_u64(r);
     rg_r_text(r, q.text, sizeof q.text);
-    if (r->bad) return;
+    if (r->bad || !c->acting) return; /* members ask again when they hear of a coordinator that acts */
     if (q.status >= 0) q.status = RG_ERR_CANCELLED;
     for (uint32_t i = 0; i < c->n_requests; i++)
         if (rg_key_cmp(c->requests[i].key, q.key) == 0) return;
     if (c->n_requests < RG_REQUESTS_MAX) c->requests[c->n_requests++] = q; /* else asked again after the round */
-    if (c->round == RG_ROUND_NONE) rg_coord_collect(c);
+    if (c->round == RG_ROUND_NONE && c->acting && c->have_view) rg_coord_collect(c);
 }

@@ -59,6 +59,7 @@ typedef enum rg_view_kind { RG_VIEW_FIRST = 0, RG_VIEW_RECOVERY = 1, RG_VIEW_JOI
 
 typedef struct rg_core_view {
     uint64_t epoch, parent, term, term_owner;
+    uint64_t witness; /* the coordinator that has a vote on this view's successor; 0: only members have */
     uint64_t data_epoch; /* own epoch for FIRST and RECOVERY, the parent's for JOIN (G5) */
     rg_view_kind_t kind;
     uint64_t cut; /* JOIN: first generation of the newcomers */
@@ -80,6 +81,9 @@ typedef struct rg_member_params {
     uint32_t cores, pid;
     uint32_t min_size, order;     /* as in rg_config */
     uint32_t fixed_n, fixed_rank; /* rg_group_init_rank(): n (0: not used) and rank */
+    uint32_t host_office;         /* 1: this process can run a coordinator when there is none (RG_MACT_OFFICE_OPEN) */
+    uint64_t quorum_ns;           /* succession: after so long without a coordinator that has a quorum the member stops
+                                     with NO_QUORUM; 0: only when an operation's end is asked for */
 } rg_member_params_t;
 
 size_t rg_member_size(uint32_t max_members); /* bytes of zeroed memory, aligned as malloc's, that rg_member_init()
@@ -104,7 +108,8 @@ typedef enum rg_mev {
                             0; text */
     RG_MEV_WATERMARK,    /* member `peer` said by note that it has completed everything below `note` */
     RG_MEV_LEAVE,        /* the caller leaves */
-    RG_MEV_NET           /* measurements of this member's links: net */
+    RG_MEV_NET,          /* measurements of this member's links: net */
+    RG_MEV_RETURN        /* a standalone coordinator answers again: an office that is hosted here gives way to it */
 } rg_mev_t;
 
 typedef struct rg_member_event {
@@ -151,7 +156,13 @@ typedef enum rg_mact {
     RG_MACT_NOTE,       /* stamp `note` on messages to members (watermark); flush != 0: send it now to everybody */
     RG_MACT_EXPELLED,   /* we are out: status (EXPELLED, or CLOSED after LEAVE), text. Every open operation has got
                            OP_ABORT */
-    RG_MACT_CONTROL     /* (re)connect to the coordinator */
+    RG_MACT_CONTROL,    /* (re)connect to the coordinator, giving up a connection that there may be. peer 0: to the
+                           configured address, or the next of a list. Else (succession) to the office in the process of
+                           member `peer`, whose record is `member`: its data port, or, when it is this process, the
+                           machine that OFFICE_OPEN started. No office there: RG_MEV_CONTROL_DOWN */
+    RG_MACT_OFFICE_OPEN, /* (succession, host_office) run an rg_coord_t in this process, with mode SUCCESSION, hosted = 1
+                            and id = note; it needs no other state: members bring it. A CONTROL to it follows */
+    RG_MACT_OFFICE_CLOSE /* end it: send what it still has to say, close its connections, free it */
 } rg_mact_t;
 
 typedef struct rg_member_action {
@@ -202,11 +213,25 @@ uint64_t rg_member_numbering(const rg_member_t *m, rg_op_key_t key);
 
 typedef struct rg_coord rg_coord_t;
 
+/* AUTHORITY: the coordinator alone decides, any number of survivors goes on, and nobody can take its place. SUCCESSION:
+ * a view's successor needs a quorum of the view, in which a standalone coordinator has a vote; another coordinator, or
+ * one that was started anew, or a member, can take the office over. Members learn the mode by WELCOME. */
+typedef enum rg_mode { RG_MODE_AUTHORITY = 0, RG_MODE_SUCCESSION = 1 } rg_mode_t;
+#define RG_OFFICE_STANDALONE (1ull << 63) /* in the id of a coordinator that no member hosts */
+
 typedef struct rg_coord_params {
     uint32_t max_members;
     uint64_t heartbeat_ns;
     uint8_t nonce[16]; /* random, of this group */
-    uint64_t id;       /* of the coordinator: owner of its terms */
+    uint64_t id;       /* of the coordinator: owner of its terms. SUCCESSION: never the same again, also not after a
+                          restart: random with RG_OFFICE_STANDALONE set, or as OFFICE_OPEN says */
+    rg_mode_t mode;
+    uint32_t hosted;       /* SUCCESSION: runs in a member's process, so it has no vote of its own */
+    uint64_t takeover_ns;  /* SUCCESSION: members wait so long for a lost coordinator before they look for another; 0:
+                              two heartbeats */
+    uint64_t found_at_ns;  /* SUCCESSION: no first view before this time: members of a running group may be on their way
+                              to a coordinator that was just started */
+    uint64_t first_id;     /* member ids start above this one */
     char group[RG_CORE_NAME_MAX];
 } rg_coord_params_t;
 

@@ -12,7 +12,8 @@
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
 typedef struct rg_member_layout {
-    size_t peers, cells, watermark, ids, serve, acts, members, next_members, sets, set_ids, set_scratch, leavers, total;
+    size_t peers, cells, watermark, ids, serve, acts, members, next_members, sets, set_ids, set_scratch, leavers, prop,
+        last, total;
     uint32_t peers_cap, cells_n, acts_n, serve_bytes;
 } rg_member_layout_t;
 
@@ -41,6 +42,8 @@ static rg_member_layout_t member_layout(uint32_t max) {
     l.set_ids = layout_take(&l, (size_t)RG_SET_IDS_PER_MEMBER * max * sizeof(uint64_t));
     l.set_scratch = layout_take(&l, l.serve_bytes);
     l.leavers = layout_take(&l, (max + 1) * sizeof(rg_leaver_t));
+    l.prop = layout_take(&l, RG_CORE_MAX_MESSAGE);
+    l.last = layout_take(&l, RG_CORE_MAX_MESSAGE);
     return l;
 }
 
@@ -71,6 +74,8 @@ rg_status_t rg_member_init(rg_member_t *m, const rg_member_params_t *p) {
     m->set_ids_cap = RG_SET_IDS_PER_MEMBER * p->max_members;
     m->set_scratch = base + l.set_scratch;
     m->leavers = (rg_leaver_t *)(void *)(base + l.leavers);
+    m->prop = base + l.prop;
+    m->chosen = base + l.last;
     m->why = "";
     m->backoff_ns = BACKOFF_MIN_NS;
     m->control_at = m->heartbeat_at = m->leave_at = m->ready_at = m->redial_at = m->flush_at = NEVER;
@@ -171,6 +176,8 @@ void rg_member_expel(rg_member_t *m, rg_status_t status, const char *text, uint6
     m->promise_on = 0;
     m->serve = 0;
     m->heartbeat_at = m->leave_at = m->ready_at = m->redial_at = m->flush_at = m->control_at = NEVER;
+    if (m->office) rg_member_act(m, RG_MACT_OFFICE_CLOSE);
+    m->office = 0;
     rg_act_t *a = rg_member_act(m, RG_MACT_EXPELLED);
     a->status = (int16_t)status;
     a->text = m->told_text;
@@ -209,8 +216,108 @@ static uint64_t backoff_min(const rg_member_t *m) {
     return m->heartbeat_ns && m->heartbeat_ns / 8 < BACKOFF_MIN_NS ? m->heartbeat_ns / 8 : BACKOFF_MIN_NS;
 }
 
+/* ---- Succession: whom to ask (S1, S2) -------------------------------------------------------------------------- */
+
+rg_msg_rebind_t rg_member_self(const rg_member_t *m) {
+    rg_msg_rebind_t b = { .id = m->id,
+                          .epoch = m->view.epoch,
+                          .accepted = m->accepted,
+                          .upto = m->upto,
+                          .fenced = (uint8_t)m->fenced,
+                          .pid = m->p.pid,
+                          .term = m->promised };
+    memcpy(b.group, m->p.group, sizeof b.group);
+    memcpy(b.label, m->p.label, sizeof b.label);
+    memcpy(b.nonce, m->nonce, sizeof b.nonce);
+    return b;
+}
+
+static int succeeds(const rg_member_t *m) { return m->succession && m->phase == RG_PH_MEMBER; }
+
+static uint64_t silence(const rg_member_t *m) { return m->now - m->last_heard; }
+
+static void office_close(rg_member_t *m) {
+    if (m->office) rg_member_act(m, RG_MACT_OFFICE_CLOSE);
+    m->office = 0;
+}
+
+/* S2. In the order of the view, each half a heartbeat after the one before, so that the first one that can has the
+ * others come to it. */
+static int may_host(const rg_member_t *m) {
+    uint64_t rank = m->self_rank < 64 ? m->self_rank : 64;
+    return m->p.host_office && silence(m) >= m->takeover_ns + rank * (m->heartbeat_ns / 2);
+}
+
+static void office_open(rg_member_t *m) {
+    m->office = 1;
+    rg_act_t *a = rg_member_act(m, RG_MACT_OFFICE_OPEN);
+    a->note = m->id | (uint64_t)(++m->offices & 0x3fffffffu) << 32;
+}
+
+/* S1. Where it was, then at the coordinator's own address, then with every member in the order of the view. Before the
+ * time for a takeover only the first two. */
+static uint64_t next_target(rg_member_t *m) {
+    uint64_t home = m->home == m->id ? 0 : m->home;
+    if (!succeeds(m)) return 0;
+    if (silence(m) < m->takeover_ns) return m->walk++ % 2 ? 0 : home;
+    uint32_t places = m->view.n + 2;
+    for (uint32_t tries = 0; tries < places; tries++) {
+        uint32_t at = m->walk++ % places;
+        uint64_t t = at == 0 ? home : at == 1 ? 0 : m->view.members[at - 2].id;
+        if (at && t == home) continue;
+        if (t == m->id && !may_host(m)) continue;
+        if (t && t != m->id && !rg_peer_find(m, t)) continue;
+        if (t == m->id) office_open(m);
+        return t;
+    }
+    return 0;
+}
+
+/* An office here that has not found a quorum is given up before another one is looked for. */
+static void control_dial(rg_member_t *m) {
+    office_close(m);
+    m->target = next_target(m);
+    const rg_peer_t *p = m->target ? rg_peer_find(m, m->target) : NULL;
+    rg_act_t *a = rg_member_act(m, RG_MACT_CONTROL);
+    a->peer = m->target;
+    a->member = p ? &p->m : NULL;
+}
+
+/* The sign that an office acts. What was said to it before it did may not have been heard. */
+static void control_heard(rg_member_t *m) {
+    m->last_heard = m->now;
+    m->control_silent = 0;
+    if (!succeeds(m) || m->heard) return;
+    m->heard = 1;
+    m->home = m->target;
+    m->walk = 0;
+    rg_links_complain_again(m);
+    rg_ops_send_wanted(m);
+}
+
+/* How long an open connection may be silent before another one is tried. An office here waits longer, for the others
+ * to come, and not everywhere equally long, so that two do not keep each other from a quorum for ever. */
+static uint64_t patience(const rg_member_t *m) {
+    if (!succeeds(m) || !m->office) return m->heartbeat_ns;
+    uint64_t h = (m->id * 0x9e3779b97f4a7c15u ^ m->offices * 0xc2b2ae3d27d4eb4fu) >> 40;
+    return 2 * m->heartbeat_ns + h % 64 * (m->heartbeat_ns / 32);
+}
+
+/* S3. Nobody with a quorum can be found. Only stopping is certain to contradict nobody: a member that ended one
+ * operation alone and went on could meet others who finished it. */
+static void quorum_stop(rg_member_t *m) {
+    uint64_t lost = silence(m), wait = m->takeover_ns + 4 * m->heartbeat_ns;
+    int asked = m->wanted_count && lost >= wait;
+    if (!asked && (!m->p.quorum_ns || lost < m->takeover_ns + m->p.quorum_ns)) return;
+    rg_member_expel(m, RG_ERR_NO_QUORUM,
+                    "no coordinator that more than half of the group follows could be reached: the others may have "
+                    "gone on; destroy the handle and join again, with state that is stale",
+                    m->view.epoch);
+}
+
 static void control_up(rg_member_t *m) {
     m->control_up = m->control_ever = 1;
+    m->heard = 0;
     m->asked_control = 0;
     m->control_silent = 0;
     m->control_at = NEVER;
@@ -221,9 +328,7 @@ static void control_up(rg_member_t *m) {
         rg_links_join(m);
         return;
     }
-    rg_msg_rebind_t b = { .id = m->id, .epoch = m->view.epoch };
-    memcpy(b.group, m->p.group, sizeof b.group);
-    memcpy(b.nonce, m->nonce, sizeof b.nonce);
+    rg_msg_rebind_t b = rg_member_self(m);
     rg_w_t w = rg_member_begin(m);
     rg_w_rebind(&w, &b);
     rg_member_send(m, &w);
@@ -238,6 +343,7 @@ static void control_down(rg_member_t *m) {
     if (m->phase == RG_PH_OVER) return;
     m->control_at = m->now + m->backoff_ns;
     m->backoff_ns = m->backoff_ns * 2 > BACKOFF_MAX_NS ? BACKOFF_MAX_NS : m->backoff_ns * 2;
+    if (succeeds(m)) m->control_at = m->now + m->heartbeat_ns / 16; /* another place is tried next */
     m->heartbeat_at = m->phase == RG_PH_MEMBER ? m->now + m->heartbeat_ns / 8 : NEVER;
 }
 
@@ -263,10 +369,10 @@ static void member_timers(rg_member_t *m) {
         m->asked_control = 1;
         rg_member_act(m, RG_MACT_CONTROL);
     }
-    if (m->now >= m->control_at) {
+    if (m->now >= m->control_at && !m->told) {
         m->control_at = m->now + m->backoff_ns;
         m->backoff_ns = m->backoff_ns * 2 > BACKOFF_MAX_NS ? BACKOFF_MAX_NS : m->backoff_ns * 2;
-        rg_member_act(m, RG_MACT_CONTROL);
+        control_dial(m);
     }
     if (m->now >= m->leave_at) {
         rg_member_expel(m, RG_ERR_CLOSED, "left; the coordinator did not answer", m->view.epoch);
@@ -276,11 +382,12 @@ static void member_timers(rg_member_t *m) {
         send_heartbeat(m);
         if (m->phase == RG_PH_MEMBER && rg_member_lost_long(m)) {
             /* B7. The connection may be open and dead: only a new one can tell. */
-            if (m->control_up && !m->control_silent && m->now - m->control_since >= m->heartbeat_ns) {
+            if (m->control_up && !m->control_silent && m->now - m->control_since >= patience(m)) {
                 m->control_silent = 1;
-                rg_member_act(m, RG_MACT_CONTROL);
+                control_dial(m);
             }
-            rg_ops_local_aborts(m);
+            if (m->succession) quorum_stop(m);
+            else rg_ops_local_aborts(m);
         }
     }
     if (m->now >= m->ready_at) rg_links_ready(m);
@@ -308,6 +415,8 @@ static void on_welcome(rg_member_t *m, rg_r_t *r) {
     m->id = rg_r_u64(r);
     rg_r_bytes(r, m->nonce, 16);
     m->heartbeat_ns = rg_r_u64(r);
+    m->succession = rg_r_u8(r) == RG_MODE_SUCCESSION;
+    m->takeover_ns = rg_r_u64(r);
     if (r->bad || !m->id) {
         r->bad = 1;
         return;
@@ -364,8 +473,8 @@ static void on_message(rg_member_t *m, const rg_member_event_t *ev) {
     if (!type || (version != RG_WIRE_VERSION && type != RG_MSG_REFUSE)) return;
     /* One that does not know this member is not the coordinator that is missed: its word is no sign of life. */
     if (type == RG_MSG_REFUSE && m->phase == RG_PH_MEMBER) return;
-    m->last_heard = m->now;
-    m->control_silent = 0;
+    /* One that asks for our view does not act yet. */
+    if (type != RG_MSG_PROBE || !succeeds(m)) control_heard(m);
     switch (type) {
     case RG_MSG_WELCOME: on_welcome(m, &r); break;
     case RG_MSG_REFUSE: on_refuse(m, &r); break;
@@ -425,6 +534,12 @@ rg_status_t rg_member_step(rg_member_t *m, const rg_member_event_t *ev) {
     case RG_MEV_BOUNDARY: rg_view_boundary(m, ev->gen); break;
     case RG_MEV_WATERMARK: rg_ops_watermark(m, ev->peer, ev->note); break;
     case RG_MEV_LEAVE: member_leave(m); break;
+    case RG_MEV_RETURN:
+        if (!m->office) break;
+        m->home = 0;
+        m->walk = 0;
+        control_dial(m);
+        break;
     case RG_MEV_NET: memcpy(m->net, ev->net, sizeof m->net); break;
     default: status = rg_ops_event(m, ev); break;
     }

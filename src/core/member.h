@@ -20,7 +20,7 @@
 #define RG_MISSING_MAX 64u       /* links that a READY can name as missing */
 #define RG_FLUSH_EVERY 16u       /* small operations between two forced watermarks */
 #define RG_BOUNDARY_MEMORY 8u    /* boundaries by which the next ones are foreseen */
-#define RG_OUT_BYTES RG_CORE_MAX_MESSAGE
+#define RG_OUT_BYTES (3 * RG_CORE_MAX_MESSAGE) /* a proposal, a report and what is said beside them */
 
 typedef enum rg_ent_state {
     RG_ENT_FREE = 0,
@@ -103,6 +103,16 @@ struct rg_member {
     int control_up, control_ever, control_silent, asked_control;
     uint64_t control_at, control_since, backoff_ns, heartbeat_at, leave_at, ready_at, redial_at, flush_at;
     int fenced, told;
+
+    /* Succession: whom to ask (member.c, S1), and what a coordinator that knows nothing needs. */
+    int succession, heard; /* heard: the office at the other end of this connection has given a sign that it acts */
+    uint64_t takeover_ns;
+    uint64_t home, target; /* whose office acted when one last did, and whom the connection is to; 0: the coordinator */
+    uint32_t walk;         /* next place to look */
+    int office;            /* one is open in this process */
+    uint32_t offices;      /* how many have been: each has terms of its own */
+    size_t prop_len, chosen_len;
+    uint8_t *prop, *chosen; /* the accepted proposal, as in INSTALL after the term; the ACTIVATE of the view */
     uint64_t told_epoch;
     int32_t told_status;
     char told_text[RG_CORE_TEXT_MAX];
@@ -181,6 +191,7 @@ rg_w_t rg_member_begin(rg_member_t *m);               /* a message in the out bu
 void rg_member_send(rg_member_t *m, const rg_w_t *w); /* ends and sends it */
 void rg_member_expel(rg_member_t *m, rg_status_t status, const char *text, uint64_t epoch);
 void rg_member_refused(rg_member_t *m, rg_status_t status, const char *text);
+rg_msg_rebind_t rg_member_self(const rg_member_t *m);
 static inline int rg_member_lost_long(const rg_member_t *m) {
     /* A connection that has just come back is given the time for an answer. */
     if (m->control_up && m->now - m->control_since < m->heartbeat_ns / 4) return 0;
@@ -228,6 +239,7 @@ int rg_set_write(rg_member_t *m, rg_w_t *w, uint64_t set); /* 1: the set is know
 void rg_links_join(rg_member_t *m);
 void rg_links_peers(rg_member_t *m, rg_r_t *r);
 void rg_links_ready(rg_member_t *m);
+int rg_links_add(rg_member_t *m, const rg_core_member_t *rec); /* 0: there is no room */
 void rg_links_event(rg_member_t *m, const rg_member_event_t *ev);
 void rg_links_redial(rg_member_t *m);
 void rg_links_complain_again(rg_member_t *m);
@@ -245,5 +257,6 @@ void rg_view_activate(rg_member_t *m, rg_r_t *r);
 void rg_view_prepare(rg_member_t *m, rg_r_t *r);
 void rg_view_boundary(rg_member_t *m, uint64_t gen);
 void rg_view_certify(rg_member_t *m); /* CERT(B) of B1: tells a coordinator that is behind what we know */
+void rg_view_tell(rg_member_t *m);    /* the whole view, and how it came about */
 
 #endif

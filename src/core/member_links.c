@@ -58,13 +58,13 @@ static void connect_peer(rg_member_t *m, rg_peer_t *p) {
     p->redial_ns = 0;
 }
 
-static void peer_add(rg_member_t *m, const rg_core_member_t *rec) {
-    if (rec->id == m->id || !rec->id) return;
+int rg_links_add(rg_member_t *m, const rg_core_member_t *rec) {
+    if (rec->id == m->id || !rec->id) return 1;
     rg_peer_t *p = rg_peer_find(m, rec->id);
-    if (p) return; /* told twice, after a new connection */
+    if (p) return 1; /* told twice, after a new connection */
     uint32_t slot = 0;
     while (slot < m->peers_high && m->peers[slot].used) slot++;
-    if (slot == m->peers_cap) return; /* more than the coordinator may have: this link is never reported as up */
+    if (slot == m->peers_cap) return 0; /* more than the coordinator may have: this link is never reported as up */
     if (slot == m->peers_high) m->peers_high++;
     p = &m->peers[slot];
     memset(p, 0, sizeof *p);
@@ -75,6 +75,7 @@ static void peer_add(rg_member_t *m, const rg_core_member_t *rec) {
     rg_idmap_put(&m->peer_map, rec->id, slot);
     connect_peer(m, p);
     m->ready_dirty = 1;
+    return 1;
 }
 
 /* A full list is the truth about candidates: whoever is not in it is gone, unless a view says otherwise. */
@@ -111,7 +112,7 @@ static void peers_add_all(rg_member_t *m, rg_r_t r) {
     rg_core_member_t rec;
     for (uint32_t i = 0; i < n && !r.bad; i++) {
         rg_r_peer(&r, &rec);
-        if (!r.bad) peer_add(m, &rec);
+        if (!r.bad) rg_links_add(m, &rec);
     }
 }
 

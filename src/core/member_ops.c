@@ -473,7 +473,7 @@ static void op_fail(rg_member_t *m, rg_ent_t *e, const rg_member_event_t *ev) {
     e->text = rg_member_intern(m, ev->text);
     if (!e->wanted) m->wanted_count++;
     e->wanted = 1;
-    if (rg_member_lost_long(m)) {
+    if (rg_member_lost_long(m) && !m->succession) {
         rg_op_end_here(m, e, (rg_status_t)e->status, e->blame, m->texts[e->text]);
         rg_ops_note(m, 0);
     } else if (!m->fenced) {

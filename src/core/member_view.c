@@ -1,5 +1,5 @@
 /* member_view.c: a member's part in changes of membership: it freezes and reports, accepts, activates and carries out
- * decisions, promises and holds boundaries. It relies on the coordinator for every decision (AUTHORITY) and must not
+ * decisions, promises and holds boundaries. It relies on the coordinator for every decision and must not
  * show an outcome while it is fenced. Rules B1 to B8, E and G of docs/protocol.md. */
 #include "core/member.h"
 
@@ -17,7 +17,32 @@ static void send_nack(rg_member_t *m) {
     rg_member_send(m, &w);
 }
 
+void rg_view_tell(rg_member_t *m) {
+    rg_msg_rebind_t b = rg_member_self(m);
+    rg_view_head_t v = { .term = { m->view.term, m->view.term_owner },
+                         .epoch = m->view.epoch,
+                         .parent = m->view.parent,
+                         .data_epoch = m->view.data_epoch,
+                         .cut = m->view.cut,
+                         .witness = m->view.witness,
+                         .kind = (uint8_t)m->view.kind,
+                         .form = RG_VIEW_WHOLE | RG_VIEW_RECORDS,
+                         .n = m->view.n };
+    rg_w_t w = rg_member_begin(m);
+    rg_w_header(&w, RG_MSG_VIEW);
+    rg_w_rebind_body(&w, &b);
+    rg_w_view_head(&w, &v);
+    for (uint32_t i = 0; i < m->view.n; i++) rg_w_peer(&w, &m->view.members[i]);
+    rg_w_u32(&w, (uint32_t)m->chosen_len);
+    rg_w_bytes(&w, m->chosen, m->chosen_len);
+    rg_member_send(m, &w);
+}
+
 void rg_view_certify(rg_member_t *m) {
+    if (m->succession && m->have_view && !m->told) {
+        rg_view_tell(m);
+        return;
+    }
     rg_w_t w = rg_member_begin(m);
     rg_w_header(&w, RG_MSG_PROBE);
     rg_w_u64(&w, m->told ? m->told_epoch : m->view.epoch);
@@ -67,8 +92,18 @@ static void write_sets(rg_member_t *m, rg_w_t *w) {
     rg_w_patch_u32(w, at, n);
 }
 
+/* Goes before the report, so that whoever counts that has this. */
+static void send_proposal(rg_member_t *m) {
+    rg_w_t w = rg_member_begin(m);
+    rg_w_header(&w, RG_MSG_PROPOSAL);
+    rg_w_term(&w, m->accepted_term);
+    rg_w_bytes(&w, m->prop, m->prop_len);
+    rg_member_send(m, &w);
+}
+
 static void send_report(rg_member_t *m, rg_term_t t) {
     int ours = m->fenced;
+    if (m->accepted) send_proposal(m);
     rg_report_head_t h = { .term = t,
                            .accepted_term = m->accepted_term,
                            .base = m->have_view ? m->view.epoch : 0,
@@ -119,31 +154,37 @@ void rg_view_freeze(rg_member_t *m, rg_r_t *r) {
     send_report(m, t);
 }
 
-/* B2. With AUTHORITY the coordinator is the only voter and skips this round; the answer is the same anyway. */
+/* B2. The proposal is kept as it came, so that whoever takes the office over can propose the very same. With AUTHORITY
+ * the coordinator is the only voter and skips this round. */
 void rg_view_install(rg_member_t *m, rg_r_t *r) {
     rg_view_head_t v;
+    rg_term_t t = rg_r_term(r);
+    const uint8_t *body = r->p + r->pos;
+    size_t len = r->len - r->pos;
     rg_r_view_head(r, &v);
-    if (r->bad) return;
+    if (r->bad || !m->have_view || len > RG_CORE_MAX_MESSAGE - 64) return;
     if (m->told || (m->have_view && m->view.epoch > v.epoch)) {
         rg_view_certify(m);
         return;
     }
-    if (rg_term_cmp(v.term, m->promised) < 0) {
+    if (rg_term_cmp(t, m->promised) < 0) {
         send_nack(m);
         return;
     }
-    m->promised = v.term;
-    uint64_t base = m->have_view ? m->view.epoch : 0;
+    m->promised = t;
+    uint64_t base = m->view.epoch;
     if (base == v.parent) {
-        m->accepted_term = v.term;
+        m->accepted_term = t;
         m->accepted = v.epoch;
+        memcpy(m->prop, body, len);
+        m->prop_len = len;
     } else if (base != v.epoch) {
-        send_report(m, v.term);
+        send_report(m, t);
         return;
     }
     rg_w_t w = rg_member_begin(m);
     rg_w_header(&w, RG_MSG_ACCEPT);
-    rg_w_term(&w, v.term);
+    rg_w_term(&w, t);
     rg_w_u64(&w, v.epoch);
     rg_member_send(m, &w);
 }
@@ -209,6 +250,7 @@ void rg_view_prepare(rg_member_t *m, rg_r_t *r) {
     rg_w_term(&w, t);
     rg_w_u64(&w, base);
     rg_w_u64(&w, m->have_view ? m->promise : 0);
+    if (m->succession) rg_w_u64(&w, m->accepted);
     rg_member_send(m, &w);
 }
 
@@ -236,17 +278,25 @@ static int member_known(rg_member_t *m, rg_core_member_t *to, const rg_view_memb
 }
 
 /* Appends members that the message lists to the first `have` of next_members. */
-static int read_listed(rg_member_t *m, rg_r_t *r, uint32_t have, uint32_t n) {
+static int read_listed(rg_member_t *m, rg_r_t *r, uint32_t have, uint32_t n, int records) {
     for (uint32_t i = have; i < n; i++) {
-        rg_view_member_t v;
-        rg_r_view_member(r, &v);
+        rg_view_member_t v = { 0 };
+        rg_core_member_t *x = &m->next_members[i];
+        if (records) {
+            rg_r_peer(r, x);
+            if (r->bad || !rg_links_add(m, x)) return 0;
+            v = (rg_view_member_t){ .id = x->id, .first_gen = x->first_gen };
+            memcpy(v.net, x->net, sizeof v.net);
+        } else {
+            rg_r_view_member(r, &v);
+        }
         if (r->bad || !member_known(m, &m->next_members[i], &v)) return 0;
     }
     return 1;
 }
 
 /* What a view changes in its parent: who is gone, who is new, and whose links were measured anew. */
-static int read_changes(rg_member_t *m, rg_r_t *r, uint32_t n) {
+static int read_changes(rg_member_t *m, rg_r_t *r, uint32_t n, int records) {
     uint32_t gone = rg_r_u32(r), old = m->have_view ? m->view.n : 0, kept = 0, at = 0;
     char text[RG_CORE_TEXT_MAX];
     if (r->bad || gone > old) return 0;
@@ -261,7 +311,7 @@ static int read_changes(rg_member_t *m, rg_r_t *r, uint32_t n) {
     }
     for (; at < old; at++) m->next_members[kept++] = m->view.members[at];
     uint32_t added = rg_r_u32(r);
-    if (r->bad || kept > n || added != n - kept || !read_listed(m, r, kept, n)) return 0;
+    if (r->bad || kept > n || added != n - kept || !read_listed(m, r, kept, n, records)) return 0;
     uint32_t changed = rg_r_u32(r);
     if (r->bad || changed > n) return 0;
     for (uint32_t i = 0; i < changed; i++) {
@@ -278,7 +328,8 @@ static int read_members(rg_member_t *m, rg_r_t *r, const rg_view_head_t *v, uint
     *self = UINT32_MAX;
     m->n_leavers = 0;
     if (!n || n > m->p.max_members) return 0;
-    if (v->whole ? !read_listed(m, r, 0, n) : !read_changes(m, r, n)) return 0;
+    int records = (v->form & RG_VIEW_RECORDS) != 0;
+    if (v->form & RG_VIEW_WHOLE ? !read_listed(m, r, 0, n, records) : !read_changes(m, r, n, records)) return 0;
     for (uint32_t i = 0; i < n; i++) {
         const rg_core_member_t *x = &m->next_members[i];
         if (i && x->first_gen < m->next_members[i - 1].first_gen) return 0;
@@ -344,6 +395,7 @@ static void adopt_members(rg_member_t *m, const rg_view_head_t *v) {
     m->view.data_epoch = v->data_epoch;
     m->view.kind = (rg_view_kind_t)v->kind;
     m->view.cut = v->cut;
+    m->view.witness = v->witness;
     m->view.n = v->n;
     m->cached_n = 0;
     rg_sets_view_changed(m);
@@ -612,12 +664,15 @@ static void carry_out_all(rg_member_t *m, uint32_t decisions, uint32_t old_n) {
 
 static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t old_n) {
     int recovery = m->view.kind == RG_VIEW_RECOVERY;
+    /* A JOIN view that was proposed before a round, and is chosen in it, lets nobody go on: the round does. */
+    int stays_fenced = m->fenced && m->view.kind == RG_VIEW_JOIN;
     m->accepted = 0;
+    m->prop_len = 0;
     m->accepted_term = (rg_term_t){ 0, 0 };
     m->promise_on = 0;
-    m->fenced = 0;
+    m->fenced = stays_fenced;
     m->have_view = 1;
-    rg_streams_told(m);
+    if (!stays_fenced) rg_streams_told(m);
     if (newcomer) {
         m->phase = RG_PH_MEMBER;
         m->gen = m->view.members[m->self_rank].first_gen;
@@ -629,7 +684,7 @@ static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t
     }
     if (recovery) carry_out_all(m, decisions, old_n);
     if (m->told) return;
-    rg_ops_release(m); /* those who are gone were perhaps the last who had not finished something */
+    if (!m->fenced) rg_ops_release(m); /* those who are gone were perhaps the last who had not finished something */
     /* Watermarks that were on their way died with the old data epoch. */
     rg_ops_note(m, recovery || newcomer);
     if (m->wanted_gen) rg_view_boundary(m, m->wanted_gen);
@@ -652,6 +707,8 @@ void rg_view_activate(rg_member_t *m, rg_r_t *r) {
     if (rg_term_cmp(v.term, m->promised) > 0) m->promised = v.term;
     uint32_t old_n = m->have_view ? m->view.n : 0;
     m->self_rank = self;
+    m->chosen_len = m->succession && r->len <= RG_CORE_MAX_MESSAGE ? r->len : 0;
+    memcpy(m->chosen, r->p, m->chosen_len);
     adopt_members(m, &v);
     activated(m, newcomer, decisions, old_n);
 }

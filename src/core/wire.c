@@ -187,10 +187,20 @@ void rg_r_join(rg_r_t *r, rg_msg_join_t *j) {
 
 void rg_w_rebind(rg_w_t *w, const rg_msg_rebind_t *b) {
     rg_w_header(w, RG_MSG_REBIND);
+    rg_w_rebind_body(w, b);
+}
+
+void rg_w_rebind_body(rg_w_t *w, const rg_msg_rebind_t *b) {
     rg_w_text(w, b->group, RG_CORE_NAME_MAX - 1);
     rg_w_u64(w, b->id);
     rg_w_u64(w, b->epoch);
     rg_w_bytes(w, b->nonce, 16);
+    rg_w_term(w, b->term);
+    rg_w_u64(w, b->accepted);
+    rg_w_u8(w, b->fenced);
+    rg_w_u64(w, b->upto);
+    rg_w_u32(w, b->pid);
+    rg_w_text(w, b->label, RG_CORE_NAME_MAX - 1);
 }
 
 void rg_r_rebind(rg_r_t *r, rg_msg_rebind_t *b) {
@@ -198,6 +208,12 @@ void rg_r_rebind(rg_r_t *r, rg_msg_rebind_t *b) {
     b->id = rg_r_u64(r);
     b->epoch = rg_r_u64(r);
     rg_r_bytes(r, b->nonce, 16);
+    b->term = rg_r_term(r);
+    b->accepted = rg_r_u64(r);
+    b->fenced = rg_r_u8(r);
+    b->upto = rg_r_u64(r);
+    b->pid = rg_r_u32(r);
+    rg_r_text(r, b->label, sizeof b->label);
 }
 
 void rg_w_peer(rg_w_t *w, const rg_core_member_t *m) {
@@ -342,8 +358,9 @@ void rg_w_view_head(rg_w_t *w, const rg_view_head_t *v) {
     rg_w_u64(w, v->parent);
     rg_w_u64(w, v->data_epoch);
     rg_w_u64(w, v->cut);
+    rg_w_u64(w, v->witness);
     rg_w_u8(w, v->kind);
-    rg_w_u8(w, v->whole);
+    rg_w_u8(w, v->form);
     rg_w_u32(w, v->n);
 }
 
@@ -353,10 +370,11 @@ void rg_r_view_head(rg_r_t *r, rg_view_head_t *v) {
     v->parent = rg_r_u64(r);
     v->data_epoch = rg_r_u64(r);
     v->cut = rg_r_u64(r);
+    v->witness = rg_r_u64(r);
     v->kind = rg_r_u8(r);
-    v->whole = rg_r_u8(r);
+    v->form = rg_r_u8(r);
     v->n = rg_r_u32(r);
-    if (v->kind > RG_VIEW_JOIN || v->whole > 1) r->bad = 1;
+    if (v->kind > RG_VIEW_JOIN || v->form > (RG_VIEW_WHOLE | RG_VIEW_RECORDS)) r->bad = 1;
 }
 
 void rg_w_decision(rg_w_t *w, const rg_decision_t *d) {

@@ -8,7 +8,7 @@
 #include "core/core.h"
 
 #define RG_WIRE_MAGIC 0x31435247u /* "GRC1" in memory order */
-#define RG_WIRE_VERSION 2u
+#define RG_WIRE_VERSION 3u
 #define RG_WIRE_HEADER 8u
 #define RG_DECISIONS_MAX 4096u /* decisions that one view can carry */
 #define RG_SETS_IN_VIEW 1024u  /* sub-groups that they can speak of */
@@ -36,6 +36,8 @@ typedef enum rg_msg {
     RG_MSG_ABORT_OP,
     RG_MSG_LEAVE,
     RG_MSG_PROBE,
+    RG_MSG_VIEW,
+    RG_MSG_PROPOSAL,
     RG_MSG_END
 } rg_msg_t;
 
@@ -84,10 +86,13 @@ typedef struct rg_msg_join {
     uint8_t addr[RG_CORE_ADDR_MAX];
 } rg_msg_join_t;
 
+/* What a member says of itself on a new connection. accepted: the epoch of the proposal that it has accepted, or 0. */
 typedef struct rg_msg_rebind {
-    char group[RG_CORE_NAME_MAX];
-    uint64_t id, epoch;
-    uint8_t nonce[16];
+    char group[RG_CORE_NAME_MAX], label[RG_CORE_NAME_MAX];
+    uint64_t id, epoch, accepted, upto;
+    uint8_t nonce[16], fenced;
+    uint32_t pid;
+    rg_term_t term;
 } rg_msg_rebind_t;
 
 typedef struct rg_msg_heartbeat {
@@ -160,10 +165,13 @@ typedef struct rg_set_report {
     const uint8_t *map;
 } rg_set_report_t;
 
+#define RG_VIEW_WHOLE 1u   /* all members are listed; else what is different from the parent's */
+#define RG_VIEW_RECORDS 2u /* those listed come with all that is known of them; else PEERS has told it before */
+
 typedef struct rg_view_head {
     rg_term_t term;
-    uint64_t epoch, parent, data_epoch, cut;
-    uint8_t kind, whole; /* whole: all members follow; else what is different from the parent's */
+    uint64_t epoch, parent, data_epoch, cut, witness;
+    uint8_t kind, form; /* bits of RG_VIEW_WHOLE and RG_VIEW_RECORDS */
     uint32_t n;
 } rg_view_head_t;
 
@@ -176,6 +184,7 @@ typedef struct rg_view_member {
 void rg_w_join(rg_w_t *w, const rg_msg_join_t *j);
 void rg_r_join(rg_r_t *r, rg_msg_join_t *j);
 void rg_w_rebind(rg_w_t *w, const rg_msg_rebind_t *b);
+void rg_w_rebind_body(rg_w_t *w, const rg_msg_rebind_t *b); /* as VIEW has it, too */
 void rg_r_rebind(rg_r_t *r, rg_msg_rebind_t *b);
 void rg_w_peer(rg_w_t *w, const rg_core_member_t *m);
 void rg_r_peer(rg_r_t *r, rg_core_member_t *m);

@@ -437,6 +437,8 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
         p->conn = 0;
         break;
     case RG_MACT_CONTROL: proc_dial(w, node); break;
+    case RG_MACT_OFFICE_OPEN:
+    case RG_MACT_OFFICE_CLOSE:
     case RG_MACT_WAITING: break;
     }
 }

@@ -120,11 +120,11 @@ static int mangle_view(world_t *w, int node, uint8_t *b, size_t len) {
     char text[RG_CORE_TEXT_MAX];
     rg_r_view_head(&r, &v);
     if (v.kind != RG_VIEW_FIRST && planted(w, PLANT_DROP_VIEW, node)) return 1;
-    for (uint32_t n = v.whole ? 0 : rg_r_u32(&r); n-- > 0;) rg_r_u32(&r), rg_r_text(&r, text, sizeof text);
-    uint32_t listed = v.whole ? v.n : rg_r_u32(&r);
+    for (uint32_t n = v.form & RG_VIEW_WHOLE ? 0 : rg_r_u32(&r); n-- > 0;) rg_r_u32(&r), rg_r_text(&r, text, sizeof text);
+    uint32_t listed = v.form & RG_VIEW_WHOLE ? v.n : rg_r_u32(&r);
     for (uint32_t i = 0; i < listed; i++) rg_r_view_member(&r, &m);
     if (v.kind == RG_VIEW_JOIN && listed && planted(w, PLANT_CUT, node)) b[r.pos - RG_CORE_NET - 8]++;
-    for (uint32_t n = v.whole ? 0 : rg_r_u32(&r); n-- > 0;) rg_r_skip(&r, 4 + RG_CORE_NET);
+    for (uint32_t n = v.form & RG_VIEW_WHOLE ? 0 : rg_r_u32(&r); n-- > 0;) rg_r_skip(&r, 4 + RG_CORE_NET);
     for (uint32_t n = rg_r_u32(&r); n-- > 0;) rg_r_set_report(&r, &set);
     size_t count_at = r.pos;
     for (uint32_t n = rg_r_u32(&r), k = 0; k < n && !r.bad; k++) {
