@@ -134,12 +134,13 @@ static rg_status_t fill(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o
     rg_roster_t *r = rg_roster_for(h, h->gen);
     if (!r) return RG_ERR_NOMEM;
     rg_status_t st = c->kind == RG_KIND_P2P ? fill_pair(op, c, r) : RG_OK;
-    if (st == RG_OK && c->kind != RG_KIND_BARRIER) st = rg_call_buffers(op, c, o, r);
-    else if (st == RG_OK) op->bytes = 0;
+    op->bytes = 0;
     if (shaped && c->kind != RG_KIND_P2P) {
         op->shape_n = r->n;
         op->stale = h->told_n && h->told_n != r->n;
     }
+    /* Buffers for another number of members cannot be judged: the operation ends, for all, before it looks at them. */
+    if (st == RG_OK && c->kind != RG_KIND_BARRIER && !op->stale) st = rg_call_buffers(op, c, o, r);
     op->sig.rule_l = (uint8_t)ends_with_barrier(op, c, o);
     rg_roster_put(r);
     return st;
