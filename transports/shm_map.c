@@ -30,7 +30,7 @@ rg_status_t rgm_segment_make(link_t *l, uint32_t ring, int *fd, rg_error_t *err)
     size_t len = SEGMENT_HEAD + (size_t)ring;
     *fd = memfd_create("regroup", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) return rg_fail(err, RG_ERR_SYSTEM, errno, "no shared memory object");
-    int rc = ftruncate(*fd, (off_t)len);
+    int rc = rg_shared_size(*fd, len);
     while (rc == 0 && (rc = fallocate(*fd, 0, 0, (off_t)len)) != 0 && errno == EINTR) rc = 0;
     void *p = rc == 0 ? mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, *fd, 0) : MAP_FAILED;
     if (p != MAP_FAILED && fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

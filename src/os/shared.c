@@ -13,13 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 #define LARGE_PAGE ((size_t)2 << 20)
-#define FILL_STEP ((size_t)64 << 20) /* a signal makes the kernel give back a whole step and start it again */
+#define FILL_STEP ((size_t)64 << 20)  /* a signal makes the kernel give back a whole step and start it again, */
+#define FILL_LEAST ((size_t)64 << 10) /* so steps get shorter until one fits between two signals of a busy timer */
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static rg_region_t *table; /* by address */
@@ -39,11 +41,26 @@ static size_t above(const uint8_t *p) {
     return lo;
 }
 
+static int above_limit(size_t len) {
+    struct rlimit lim;
+    return getrlimit(RLIMIT_FSIZE, &lim) == 0 && lim.rlim_cur != RLIM_INFINITY && len > lim.rlim_cur;
+}
+
+int rg_shared_size(int fd, size_t len) {
+    if (above_limit(len)) {
+        errno = EFBIG;
+        return -1;
+    }
+    return ftruncate(fd, (off_t)len);
+}
+
 static int fill(int fd, size_t len) {
+    size_t step = FILL_STEP;
     for (size_t at = 0; at < len;) {
-        size_t n = len - at < FILL_STEP ? len - at : FILL_STEP;
+        size_t n = len - at < step ? len - at : step;
         if (fallocate(fd, 0, (off_t)at, (off_t)n) == 0) at += n;
         else if (errno != EINTR) return -1;
+        else if (step > FILL_LEAST) step /= 2;
     }
     return 0;
 }
@@ -83,8 +100,9 @@ static rg_status_t make(rg_region_t *r, int huge, rg_error_t *err) {
     if (r->fd < 0)
         return rg_fail(err, errno == ENOMEM ? RG_ERR_NOMEM : RG_ERR_SYSTEM, errno, "no shared memory object%s",
                        errno == EMFILE ? "; raise the limit of open descriptors" : "");
-    if (ftruncate(r->fd, (off_t)r->len) != 0)
-        return rg_fail(err, RG_ERR_NOMEM, errno, "%zu bytes are too much for shared memory", r->len);
+    if (rg_shared_size(r->fd, r->len) != 0)
+        return rg_fail(err, RG_ERR_NOMEM, errno, "%zu bytes are too much for shared memory%s", r->len,
+                       above_limit(r->len) ? "; raise the limit of file sizes (ulimit -f)" : "");
     r->base = mmap(NULL, r->len, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
     if (r->base == MAP_FAILED) {
         r->base = NULL;

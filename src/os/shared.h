@@ -13,6 +13,10 @@ typedef struct rg_region {
     size_t len;
 } rg_region_t;
 
+/* As ftruncate(), but -1 with EFBIG where the process may not have files of that size: the kernel would end it with a
+ * signal, and memory objects count as files. */
+int rg_shared_size(int fd, size_t len);
+
 /* Zeroed. NOMEM or SYSTEM with err filled (may be NULL). huge: ask for large pages. */
 rg_status_t rg_shared_alloc(size_t bytes, int huge, void **out, rg_error_t *err);
 void rg_shared_free(void *p);

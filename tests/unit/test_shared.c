@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -101,6 +102,25 @@ Test(shared, alloc__large_pages_asked__works_wherever_they_are_missing) {
     cr_assert(rg_shared_find(p, 3 << 20, &r) && r.len == 4 << 20);
     memset(p, 1, 3 << 20);
     rg_shared_free(p);
+}
+
+/* The kernel ends a process with a signal that makes a file larger than it may, and memory objects count as files. */
+Test(shared, alloc__limit_of_file_sizes__a_status_that_names_it_and_no_signal) {
+    void *p;
+    rg_error_t err;
+    struct rlimit was, low;
+    int before = descriptors();
+    cr_assert_eq(getrlimit(RLIMIT_FSIZE, &was), 0);
+    low = (struct rlimit){ 1 << 20, was.rlim_max };
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
+    for (int huge = 0; huge < 2; huge++) {
+        cr_expect_eq(rg_shared_alloc((4 << 20) + 1, huge, &p, &err), RG_ERR_NOMEM);
+        cr_expect(p == NULL && strstr(err.text, "ulimit -f"), "%s", err.text);
+    }
+    cr_expect_eq(rg_shared_alloc(1 << 20, 0, &p, &err), RG_OK);
+    rg_shared_free(p);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &was), 0);
+    cr_expect_eq(descriptors(), before);
 }
 
 static void *come_and_go(void *arg) {
