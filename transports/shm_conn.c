@@ -263,7 +263,8 @@ void rgm_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...) {
 
 /* The peer has gone. What it wrote before is still in memory, and comes first. */
 static void ended(rg_tp_t *tp, link_t *l, const char *how) {
-    while (l->state == LINK_UP && rgm_rx(tp, l) > 0) {}
+    uint64_t end = l->rpos + l->in_ring; /* who hangs up and writes on is not listened to for ever */
+    while (l->state == LINK_UP && l->rpos < end && rgm_rx(tp, l) > 0) {}
     rgm_link_fail(tp, l, "%s", how);
 }
 
@@ -309,6 +310,13 @@ static void link_up(rg_tp_t *tp, link_t *l) {
 
 static uint32_t ring_bytes(const rg_tp_t *tp) { return tp->n_up < RING_ROOMY ? RING_MOST : RING_LEAST; }
 
+/* Who greeted us has hung up again. It may be about to dial anew, as one does that dropped the link in between. */
+static void wait_again(rg_tp_t *tp, link_t *l) {
+    rgm_conn_close(tp, l->conn);
+    rgm_segments_free(l);
+    link_state(tp, l, LINK_WAITING);
+}
+
 /* Makes our segment, shows in it that we have seen theirs, and hands it over. */
 static int hand_over(rg_tp_t *tp, link_t *l, uint8_t kind) {
     int fd;
@@ -318,9 +326,10 @@ static int hand_over(rg_tp_t *tp, link_t *l, uint8_t kind) {
         return -1;
     }
     if (l->in) memcpy(l->out->echo, l->in->challenge, 16);
-    int rc = say(tp, l, kind, fd);
+    int rc = say(tp, l, kind, fd), e = errno;
     close(fd);
-    if (rc != 0) rgm_link_fail(tp, l, "the segment could not be handed over: %s", strerror(errno));
+    if (rc != 0 && kind == PACKET_ACCEPT && (e == EPIPE || e == ECONNRESET)) wait_again(tp, l);
+    else if (rc != 0) rgm_link_fail(tp, l, "the segment could not be handed over: %s", strerror(e));
     return rc;
 }
 
@@ -457,12 +466,14 @@ static int exists(const link_t *l) {
 }
 
 void rgm_await(rg_tp_t *tp, link_t *l, int probe) {
+    conn_t *next;
     link_state(tp, l, LINK_WAITING);
-    for (conn_t *c = tp->conns; c; c = c->next)
-        if (c->state == CONN_PARKED && tp->nonce_known && memcmp(l->identity, c->hello.from, 16) == 0) {
-            adopt(tp, l, c);
-            return;
-        }
+    for (conn_t *c = tp->conns; c; c = next) {
+        next = c->next;
+        if (c->state != CONN_PARKED || !tp->nonce_known || memcmp(l->identity, c->hello.from, 16) != 0) continue;
+        adopt(tp, l, c);
+        if (l->state != LINK_WAITING) return; /* else that one was no longer there */
+    }
     if (probe && !exists(l)) rgm_link_fail(tp, l, "%s", elsewhere);
 }
 
@@ -523,9 +534,12 @@ static void offer_heard(rg_tp_t *tp, link_t *l) {
         return;
     }
     if (what == HEARD_PACKET && fd >= 0) close(fd);
-    rgm_link_fail(tp, l,
-                  what == HEARD_END ? "the peer hung up while memory was exchanged"
-                                    : "protocol error: not what follows a greeting");
+    if (what == HEARD_END) {
+        wait_again(tp, l);
+        rgm_await(tp, l, 0);
+    } else {
+        rgm_link_fail(tp, l, "protocol error: not what follows a greeting");
+    }
 }
 
 void rgm_accept(rg_tp_t *tp) {

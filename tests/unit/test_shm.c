@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -320,6 +321,21 @@ Test(shm, connect__another_network_namespace__down_at_once) {
     stop();
 }
 
+/* A segment is larger than a file may be: the kernel would end the process with a signal. */
+Test(shm, connect__limit_of_file_sizes__down_with_the_reason) {
+    struct rlimit was, low;
+    cr_assert_eq(getrlimit(RLIMIT_FSIZE, &was), 0);
+    low = (struct rlimit){ 4096, was.rlim_max };
+    start(0);
+    start(1);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
+    cr_assert(join(0, 1, 5000) == RG_OK && join(1, 0, 5000) == RG_OK);
+    int down = UNTIL(ends[1].down);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &was), 0);
+    cr_expect(down && strstr(ends[1].text, "shared memory"), "%s", ends[1].text);
+    stop();
+}
+
 /* ---- Death ---- */
 
 /* A member that dies while a child that it forked still holds its socket. */
@@ -561,6 +577,76 @@ Test(shm, region__of_memory_that_can_shrink__not_mapped) {
         if (fd >= 0) close(fd);
     }
     close(sock);
+    stop();
+}
+
+/* Who drops a link before it is up and dials again leaves greetings behind that nobody stands by any more. */
+Test(shm, greeting__hung_up_since__the_next_one_is_served) {
+    for (int late = 0; late < 3; late++) {
+        packet_t p = packet(PACKET_HELLO);
+        start(0);
+        start(1);
+        if (late == 0) cr_assert_eq(join(0, 0, 5000), RG_OK);
+        int gone[3];
+        for (int i = 0; i < 3; i++) say(gone[i] = dial_raw(&ends[0]), &p, -1);
+        if (late == 1) cr_assert(UNTIL(ends[0].tp->n_parked == 3)); /* known, but their end is not yet */
+        if (late == 2) {                                            /* answered, and gone when the answer comes */
+            cr_assert_eq(join(0, 0, 5000), RG_OK);
+            cr_assert(UNTIL(ends[0].tp->links[0]->state == LINK_ACCEPTING));
+        }
+        for (int i = 0; i < 3; i++) close(gone[i]);
+        if (late == 1) cr_assert_eq(join(0, 0, 5000), RG_OK);
+        cr_assert_eq(join(1, 1, 5000), RG_OK);
+        cr_expect(UNTIL(ends[0].up && ends[1].up) && ends[0].down == 0, "%d: %s", late, ends[0].text);
+        stop();
+    }
+}
+
+static struct writing_on {
+    segment_t *s;
+    uint64_t at;
+    int sock;
+} writing_on;
+
+static void write_frame(void) {
+    struct writing_on *w = &writing_on;
+    frame_t *f = (frame_t *)(void *)(w->s->ring + w->at * 64 % RING_LEAST);
+    *f = (frame_t){ .type = FRAME_DATA, .len = 8, .tag = tag(1, w->at) };
+    STORE_RELEASE(&f->mark, w->s->key + 64 * w->at++);
+}
+
+/* The sink of each frame brings the next one, and the first hangs up. */
+static void write_on(const void *ctx, void *dst, const void *a, const void *b, size_t n) {
+    (void)ctx, (void)dst, (void)a, (void)b, (void)n;
+    if (writing_on.sock >= 0) close(writing_on.sock);
+    writing_on.sock = -1;
+    write_frame();
+}
+
+Test(shm, death__peer_hangs_up_and_writes_on__not_listened_to_for_ever) {
+    enum { POSTED = 3000 };
+    static uint8_t in[8];
+    writing_on.s = false_peer(SOUND, &writing_on.sock);
+    writing_on.at = 0;
+    cr_assert(UNTIL(ends[0].up));
+    for (uint64_t i = 0; i < POSTED; i++) {
+        rg_tp_recv_t r = { .tag = tag(1, i),
+                           .dst = in,
+                           .a = in,
+                           .len = 8,
+                           .cookie = 1,
+                           .reduce = write_on,
+                           .wire_elem = 8,
+                           .dst_elem = 8,
+                           .a_elem = 8 };
+        cr_assert_eq(T->recv(ends[0].tp, 0, &r), RG_OK);
+    }
+    int64_t timeout = -1;
+    write_frame();
+    cr_assert_eq(T->arm(ends[0].tp, &timeout), 0); /* the next poll looks at the socket */
+    cr_assert(UNTIL(ends[0].down));
+    cr_expect(UNTIL(ends[0].ends[1] == POSTED)); /* each one once */
+    cr_expect(writing_on.at < RING_LEAST / 64 + 200, "%llu", (unsigned long long)writing_on.at);
     stop();
 }
 
