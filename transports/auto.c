@@ -96,7 +96,7 @@ void rg_auto_parts(const rg_transport_t *near, const rg_transport_t *far) {
 /* ---- Own events -------------------------------------------------------------------------------------------------- */
 
 static int ring_reserve(rg_tp_t *tp, uint32_t more) {
-    uint32_t need = tp->ring_n + tp->n_waiting + more + RING_SPARE;
+    uint32_t need = tp->ring_n + tp->n_waiting + more + 2 * RING_SPARE; /* each may stand for two (KEEP_BEHIND_UP) */
     if (need <= tp->ring_cap) return 0;
     uint32_t cap = 2 * need;
     rg_completion_t *bigger = realloc(tp->ring, cap * sizeof *bigger);
@@ -586,8 +586,8 @@ static verdict_t on_event(rg_tp_t *tp, int i, rg_completion_t *c) {
 static int take_side(rg_tp_t *tp, int i, rg_completion_t *out, int max) {
     int n = 0;
     uint32_t queued = tp->ring_n;
-    int got = tp->side[i].t->poll(tp->side[i].tp, out, max < RING_SPARE ? max : RING_SPARE);
-    tp->side[i].owes = got == max;
+    int most = max < RING_SPARE ? max : RING_SPARE, got = tp->side[i].t->poll(tp->side[i].tp, out, most);
+    tp->side[i].owes = got == most;
     for (int k = 0; k < got; k++) {
         rg_completion_t c = out[k];
         rg_completion_t up = { .event = RG_TP_LINK_UP, .link = c.link };
@@ -613,7 +613,7 @@ static int auto_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
         if (look) tp->looked_at = now;
     }
     int i = NEAR;
-    for (; i <= FAR && n < max && !tp->ring_n; i++) {
+    for (; i <= FAR && n < max; i++) {
         side_t *s = &tp->side[i];
         if (!s->tp || (!s->links && !s->owes && !look && !tp->armed)) continue;
         if (!s->links && look) { /* who arms a transport makes it look at its descriptors */
@@ -621,6 +621,7 @@ static int auto_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
             s->t->arm(s->tp, &ns);
         }
         n += take_side(tp, i, out + n, max - n);
+        n += ring_take(tp, out + n, max - n); /* who is given less than they have room for has been given all */
     }
     if (i > FAR) tp->armed = 0;
     return n;

@@ -175,6 +175,21 @@ Test(auto, messages__given_before_the_way_is_known__arrive) {
     }
 }
 
+/* Who is given less than there was room for takes it that there is no more: link numbers are used again then. */
+Test(auto, poll__link_comes_up_with_messages_waiting__all_of_it_at_once) {
+    static const rg_tag_t tag = { .epoch = 1, .gen = 1, .op = 1, .ord = 0, .sig = 1 };
+    rg_tp_send_t s = { .tag = tag, .buf = "hello", .len = 6, .cookie = 1 };
+    end_open(&a, 1);
+    end_open(&b, 2);
+    cr_assert_eq(end_connect(&a, &b, 1, 5000), RG_OK);
+    for (int i = 0; i < 3; i++) cr_assert_eq(a.t->send(a.tp, 0, &s), RG_OK);
+    cr_assert_eq(end_connect(&b, &a, 0, 5000), RG_OK);
+    cr_assert(UNTIL(a.up));
+    cr_expect_eq(a.done, 3);
+    cr_expect(UNTIL(b.up));
+    part();
+}
+
 Test(auto, messages__given_and_no_way_found__end_as_gone_once) {
     static const rg_tag_t tag = { .epoch = 1, .gen = 1, .op = 1, .ord = 0, .sig = 1 };
     rg_tp_send_t s = { .tag = tag, .buf = "hello", .len = 6, .cookie = 1 };
