@@ -34,6 +34,7 @@ static rg_status_t reserve(rg_sync_t *x) {
     rg_deal_t *d = &x->deal;
     x->list = calloc(p, sizeof *x->list);
     x->sizes = calloc(p, sizeof *x->sizes);
+    x->follows = calloc(p, 1);
     x->target = calloc(p, sizeof *x->target);
     x->share = calloc(p, sizeof *x->share);
     x->records = calloc(n * (words + 1), sizeof *x->records);
@@ -46,16 +47,17 @@ static rg_status_t reserve(rg_sync_t *x) {
     x->moves = calloc(RG_SYNC_MOVES, sizeof *x->moves);
     x->aside = calloc(p, sizeof *x->aside);
     x->buffers = malloc(x->o.buffer_bytes);
-    x->reserved = x->list && x->sizes && x->target && x->share && x->records && x->mine && x->wants && d->open &&
-                  d->cursor && d->out && d->in && x->moves && x->aside && x->buffers;
+    x->reserved = x->list && x->sizes && x->follows && x->target && x->share && x->records && x->mine && x->wants &&
+                  d->open && d->cursor && d->out && d->in && x->moves && x->aside && x->buffers;
     return x->reserved ? RG_OK : RG_ERR_NOMEM;
 }
 
 void rg_sync_free(rg_sync_t *x) {
     for (uint32_t i = 0; x->aside && i < x->s->n_pieces; i++) free(x->aside[i]);
-    void *all[] = { x->raw,   x->heads, x->ids,     x->counts,    x->sends,       x->groups,   x->target_groups,
-                    x->list,  x->sizes, x->target,  x->share,     x->records,     x->mine,     x->wants,
-                    x->moves, x->aside, x->buffers, x->deal.open, x->deal.cursor, x->deal.out, x->deal.in };
+    void *all[] = { x->raw,           x->heads,       x->ids,      x->counts, x->sends,  x->groups,
+                    x->target_groups, x->list,        x->follows,  x->sizes,  x->target, x->share,
+                    x->records,       x->mine,        x->wants,    x->moves,  x->aside,  x->buffers,
+                    x->deal.open,     x->deal.cursor, x->deal.out, x->deal.in };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -193,6 +195,9 @@ static rg_status_t list_pieces(rg_sync_t *x) {
             x->list[x->m++] = p;
         }
     }
+    for (uint32_t k = 0; k < x->m; k++)
+        x->follows[k] = k + 1 < x->m && x->list[k + 1] == x->list[k] + 1 &&
+                        rg_piece_tensor(x->s, x->list[k]) == rg_piece_tensor(x->s, x->list[k + 1]);
     x->words = (x->m + 63) / 64;
     return RG_OK;
 }

@@ -181,24 +181,49 @@ static uint32_t next_sender(rg_deal_t *d, uint32_t at) {
     return d->n;
 }
 
-/* One piece for member r in this round. Pieces that nobody can send in this round are tried again in the next. */
-static int deal_one(rg_deal_t *d, uint32_t r, rg_move_t *move) {
+static void give(rg_deal_t *d, uint32_t at, uint32_t from, uint32_t to, rg_move_t *move) {
+    rg_bit_clear(d->open + (size_t)to * d->words, at);
+    d->cursor[to] = at + 1 < d->m ? at + 1 : 0;
+    d->in[to] += d->sizes[at];
+    d->out[from] += d->sizes[at];
+    *move = (rg_move_t){ at, from, to };
+}
+
+/* A stretch of pieces for member r in this round, all from one member; how many. What nobody can send in this round is
+ * tried again in the next. */
+static uint32_t deal_stretch(rg_deal_t *d, uint32_t r, rg_move_t *moves, uint32_t cap) {
     uint64_t *open = d->open + (size_t)r * d->words;
-    uint32_t at = next_open(d, open, d->cursor[r]);
+    uint32_t at = next_open(d, open, d->cursor[r]), n = 0, bytes = 0;
     if (at >= d->m) at = next_open(d, open, 0);
     if (at >= d->m || d->in[r] + d->sizes[at] > d->limit) return 0;
     uint32_t from = next_sender(d, at);
     if (from == d->n) return 0;
-    rg_bit_clear(open, at);
-    d->cursor[r] = at + 1 < d->m ? at + 1 : 0;
-    d->in[r] += d->sizes[at];
-    d->out[from] += d->sizes[at];
-    *move = (rg_move_t){ at, from, r };
-    return 1;
+    for (;;) {
+        bytes += d->sizes[at];
+        give(d, at, from, r, &moves[n++]);
+        if (n == cap || at + 1 >= d->m || !d->follows[at]) return n;
+        at++;
+        uint32_t size = d->sizes[at];
+        if (bytes + size > d->stretch || d->in[r] + size > d->limit || d->out[from] + size > d->limit) return n;
+        if (!rg_bit(open, at) || rg_bit(d->wants + (size_t)from * d->words, at)) return n;
+    }
+}
+
+/* Stretches so long that every member that has all can serve every one that wants some in one round. */
+static uint32_t stretch_of(const rg_deal_t *d) {
+    uint32_t want = 0, have = 0;
+    for (uint32_t i = 0; i < d->n; i++) {
+        int wants = next_open(d, d->wants + (size_t)i * d->words, 0) < d->m;
+        want += wants != 0;
+        have += !wants && d->sends[i];
+    }
+    uint32_t most = want > have ? want : have;
+    return most ? d->limit / most : d->limit;
 }
 
 uint32_t rg_state_deal(rg_deal_t *d, rg_move_t *moves, uint32_t cap, uint32_t *ends) {
     uint32_t n_moves = 0, round = 0;
+    d->stretch = stretch_of(d);
     memcpy(d->open, d->wants, (size_t)d->n * d->words * sizeof *d->open);
     /* Members that want the same begin at different pieces, so that they can serve each other afterwards. */
     for (uint32_t r = 0; r < d->n; r++) d->cursor[r] = (uint32_t)((uint64_t)d->m * r / d->n);
@@ -208,8 +233,11 @@ uint32_t rg_state_deal(rg_deal_t *d, rg_move_t *moves, uint32_t cap, uint32_t *e
         memset(d->in, 0, d->n * sizeof *d->in);
         for (int dealt = 1; dealt;) {
             dealt = 0;
-            for (uint32_t r = 0; r < d->n && n_moves < cap; r++)
-                if (deal_one(d, r, &moves[n_moves])) n_moves++, dealt = 1;
+            for (uint32_t r = 0; r < d->n && n_moves < cap; r++) {
+                uint32_t more = deal_stretch(d, r, moves + n_moves, cap - n_moves);
+                n_moves += more;
+                dealt |= more != 0;
+            }
         }
         ends[round] = n_moves;
         if (n_moves == before) break;

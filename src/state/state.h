@@ -96,13 +96,15 @@ typedef struct rg_move {
 } rg_move_t;
 
 typedef struct rg_deal {
-    uint32_t n, m;         /* members; pieces that are looked at */
-    const uint32_t *sizes; /* of those */
-    const uint64_t *wants; /* n bitmaps of `words` words each: bit set: does not have it */
+    uint32_t n, m;          /* members; pieces that are looked at */
+    const uint32_t *sizes;  /* of those */
+    const uint8_t *follows; /* of each: 1 when the next one lies behind it in memory */
+    const uint64_t *wants;  /* n bitmaps of `words` words each: bit set: does not have it */
     uint32_t words;
     const uint8_t *sends; /* per member: may send */
     uint32_t limit;       /* bytes that one member sends, and that one gets, in a round */
     uint32_t rounds;      /* at most */
+    uint32_t stretch;     /* out: bytes that one member is given by another at a time */
     uint32_t turn;        /* changes who is asked first */
     /* Scratch, from the caller */
     uint64_t *open;     /* n bitmaps */

@@ -5,7 +5,7 @@
 
 #include "state/state.h"
 
-#define RG_SYNC_ROUNDS 32u     /* between two exchanges of who wants what */
+#define RG_SYNC_ROUNDS 32u    /* between two exchanges of who wants what */
 #define RG_SYNC_MOVES 65536u  /* as much */
 #define RG_SYNC_BAD_PASSES 4u /* passes in a row in which nothing that came was right, until it is an error */
 
@@ -20,6 +20,7 @@ typedef struct rg_aside {
 typedef struct rg_flight {
     rg_request_t *req;
     uint32_t begin, end; /* moves */
+    int in_place;        /* what comes goes to the tensors at once */
     uint8_t *out, *in;
 } rg_flight_t;
 
@@ -47,6 +48,7 @@ typedef struct rg_sync {
     /* From there on only where contents differ: `m` pieces are looked at */
     int reserved;
     uint32_t m, words, *list, *sizes;
+    uint8_t *follows;          /* of those m: the one after it lies behind it in memory */
     rg_hash_t *target, *share; /* of those m; what this member tells of them */
     uint64_t *records, *mine, *wants;
     rg_deal_t deal;

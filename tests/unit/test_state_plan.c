@@ -17,6 +17,7 @@
 typedef struct plan {
     rg_deal_t d;
     uint32_t sizes[M];
+    uint8_t follows[M];
     uint64_t wants[N * WORDS], open[N * WORDS];
     uint8_t sends[N];
     uint32_t cursor[N], out[N], in[N];
@@ -27,6 +28,8 @@ typedef struct plan {
 static void setup(plan_t *p) {
     p->d = (rg_deal_t){ .n = N, .m = M, .words = WORDS, .limit = LIMIT, .rounds = ROUNDS };
     p->d.sizes = p->sizes;
+    p->d.follows = p->follows;
+    for (uint32_t i = 0; i < M; i++) p->follows[i] = i % 40 != 39;
     p->d.wants = p->wants;
     p->d.sends = p->sends;
     p->d.open = p->open;
