@@ -85,10 +85,28 @@ rg_status_t rg_call_opts(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opt
 
 /* ---- From a call to an operation --------------------------------------------------------------------------------- */
 
-/* A result may be shown before everybody has one only where all have the same, and all have spoken. */
-static int ends_with_barrier(const rg_request_t *op, const rg_call_t *c, const rg_opts_t *o) {
-    if (c->kind != RG_KIND_ALL_REDUCE && c->kind != RG_KIND_BARRIER) return 1;
-    return o->tag || op->key.set != RG_SET_ALL || op->weighted || op->bytes > op->g->cfg.small_bytes;
+/* Up to here everybody is given all of an operation that has a part for each, which saves the barrier. It depends on the
+ * number of members; but where that differs between two of them the call fails for its shape. */
+#define WHOLE_MAX 32768u
+
+/* A result may be shown before everybody has one only where all can have the same, and all have spoken. */
+static int ends_with_barrier(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o) {
+    uint64_t most = op->g->cfg.small_bytes;
+    op->keep_bytes = op->bytes;
+    switch (c->kind) {
+    case RG_KIND_REDUCE_SCATTER:
+    case RG_KIND_ALL_TO_ALL:
+        if (__builtin_mul_overflow(op->bytes, (uint64_t)op->shape_n, &op->keep_bytes)) return 1;
+        /* fall through */
+    case RG_KIND_ALL_GATHER:
+        if (op->lens) return 1;
+        most = most < WHOLE_MAX ? most : WHOLE_MAX;
+        break;
+    case RG_KIND_ALL_REDUCE:
+    case RG_KIND_BARRIER: break;
+    default: return 1;
+    }
+    return o->tag || op->key.set != RG_SET_ALL || op->weighted || op->keep_bytes > most;
 }
 
 /* A factor that must be equal on all members, in 32 bits. */
@@ -127,6 +145,7 @@ static rg_status_t fill(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o
                              .dtype = (uint8_t)c->dtype,
                              .op = (uint8_t)c->op,
                              .on_fault = (uint8_t)(shaped ? RG_RETURN : o->on_fault),
+                             .rule_l = 1, /* until it is known how much there is */
                              .count = c->count,
                              .variant = g->variant ^ c->salt };
     if (op->scale_after != 0) op->sig.variant ^= hash_factor(op->scale_after);
@@ -137,6 +156,7 @@ static rg_status_t fill(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o
     op->bytes = 0;
     if (shaped && c->kind != RG_KIND_P2P) {
         op->shape_n = r->n;
+        op->shape_rank = r->rank;
         op->stale = h->told_n && h->told_n != r->n;
     }
     /* Buffers for another number of members cannot be judged: the operation ends, for all, before it looks at them. */

@@ -236,8 +236,8 @@ static rg_status_t start_tagged(rg_member_t *m, rg_op_key_t key, const rg_op_sig
 rg_status_t rg_start_allowed(rg_member_t *m, rg_op_key_t key, const rg_op_sig_t *sig) {
     m->why = "this operation belongs to a boundary that has not come yet, or that has passed";
     if (key.gen > m->gen) return RG_ERR_INVALID;
-    if (rg_sig_shaped(sig) && !sig->rule_l) {
-        m->why = "an operation whose shape depends on the number of members takes rule L";
+    if (rg_sig_shaped(sig) && !rg_sig_mutual(sig) && !sig->rule_l) {
+        m->why = "a gather, a scatter and a message between two take rule L";
         return RG_ERR_INVALID;
     }
     if (rg_key_tagged(key)) return start_tagged(m, key, sig);

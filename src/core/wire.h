@@ -226,6 +226,11 @@ static inline int rg_sig_shaped(const rg_op_sig_t *s) {
     return s->kind == RG_KIND_ALL_GATHER || s->kind == RG_KIND_REDUCE_SCATTER || s->kind == RG_KIND_GATHER ||
            s->kind == RG_KIND_SCATTER || s->kind == RG_KIND_ALL_TO_ALL || s->kind == RG_KIND_P2P;
 }
+/* Those of them in which nobody has a result before all have given something: such a one may be small enough for rule S,
+ * for everybody can be given, and keep, what all have given (docs/protocol.md, section 3). */
+static inline int rg_sig_mutual(const rg_op_sig_t *s) {
+    return s->kind == RG_KIND_ALL_GATHER || s->kind == RG_KIND_REDUCE_SCATTER || s->kind == RG_KIND_ALL_TO_ALL;
+}
 static inline int rg_map_bit(const uint8_t *map, uint32_t i) { return map[i / 8] >> (i % 8) & 1; }
 static inline void rg_map_set(uint8_t *map, uint32_t i) { map[i / 8] |= (uint8_t)(1u << (i % 8)); }
 /* The watermark form of a key of tag 0: everything of tag 0 below it. */

@@ -15,6 +15,12 @@ void rg_op_describe(const rg_request_t *op, const rg_roster_t *r, rg_coll_desc_t
     d->size = r->n;
     d->rank = r->rank;
     d->count = op->sig.count;
+    /* Under rule S all members have all of it: then anybody can give it to anybody else. */
+    int all = !op->sig.rule_l && d->kind != RG_KIND_BARRIER;
+    if (all && (d->kind == RG_KIND_REDUCE_SCATTER || d->kind == RG_KIND_ALL_TO_ALL)) {
+        d->kind = d->kind == RG_KIND_REDUCE_SCATTER ? RG_KIND_ALL_REDUCE : RG_KIND_ALL_GATHER;
+        d->count *= op->shape_n;
+    }
     d->elem_size = d->acc_size = op->elem;
     if (rg_op_reduces(op)) d->acc_size = (uint32_t)rg_acc_size((rg_dtype_t)op->sig.dtype);
     d->chunk = 1;
@@ -120,7 +126,7 @@ static rg_status_t use_output(rg_request_t *op) {
         return RG_OK;
     }
     if (!op->sig.rule_l) {
-        if (op->bytes && !op->keep && !(op->keep = rg_block_get(g, op->bytes))) return RG_ERR_NOMEM;
+        if (op->keep_bytes && !op->keep && !(op->keep = rg_block_get(g, op->keep_bytes))) return RG_ERR_NOMEM;
         set_block(op, RG_BUF_OUT, op->keep);
         return RG_OK;
     }
@@ -163,6 +169,20 @@ rg_status_t rg_op_prepare(rg_request_t *op) {
     if (!(sum > 0) || !isfinite(sum)) return RG_ERR_INVALID;
     op->res.weight_sum = sum;
     return make_input(op, w[op->roster->rank] == 0 ? 0 : scale_of(op) * (w[op->roster->rank] / sum));
+}
+
+/* Of an all-to-all everybody has everybody's input, of a reduce-scatter all segments. */
+void rg_op_take_out(rg_request_t *op) {
+    const uint8_t *all = op->keep->p;
+    uint64_t count = op->sig.count, segment = count * op->elem;
+    if (op->sig.kind == RG_KIND_REDUCE_SCATTER) {
+        rg_layout_write(&op->out, 0, all + op->shape_rank * segment, count);
+    } else if (op->sig.kind == RG_KIND_ALL_TO_ALL) {
+        for (uint32_t r = 0; r < op->shape_n; r++)
+            rg_layout_write(&op->out, r * count, all + ((uint64_t)r * op->shape_n + op->shape_rank) * segment, count);
+    } else {
+        rg_layout_write(&op->out, 0, all, op->bytes / op->elem);
+    }
 }
 
 void rg_op_drop_buffers(rg_request_t *op) {

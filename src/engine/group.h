@@ -170,6 +170,8 @@ struct rg_request {
     uint8_t in_place;       /* IN is OUT, or a part of it, or the other way round */
     uint8_t covers;         /* a reduction that writes its result over (some of) its input */
     uint8_t weighted, self; /* self: a message to oneself, which the core never hears of */
+    uint32_t shape_rank;    /* of this member among them */
+    uint64_t keep_bytes;    /* of the result as all members have it: what is kept under rule S */
     uint8_t stale;          /* the caller did not know how many take part */
     double scale, scale_after, weight;
     const uint64_t *offs, *lens, *in_offs, *in_lens; /* as in rg_coll_desc_t, in `nums` */
@@ -408,6 +410,7 @@ uint64_t rg_exec_waits_for(const rg_request_t *op); /* member id, 0: nobody */
 void rg_op_describe(const rg_request_t *op, const rg_roster_t *r, rg_coll_desc_t *d);
 rg_status_t rg_op_buffers(rg_request_t *op);
 rg_status_t rg_op_prepare(rg_request_t *op);
+void rg_op_take_out(rg_request_t *op); /* rule S: the caller's part of what is kept, to the caller */
 void rg_op_drop_buffers(rg_request_t *op);
 static inline int rg_op_reduces(const rg_request_t *op) { return rg_kind_reduces((rg_kind_t)op->sig.kind); }
 

@@ -87,6 +87,7 @@ rg_request_t *rg_op_alloc(rg_group_t *h) {
     op->offs = op->lens = op->in_offs = op->in_lens = NULL;
     op->scale = op->scale_after = op->weight = 0;
     op->shape_n = op->tag = 0;
+    op->keep_bytes = 0;
     op->key.set = h->set;
     op->batch = op->batch_first = op->batch_next = NULL;
     op->n_contributors = 0;
@@ -349,15 +350,15 @@ static void op_fetch(rg_request_t *op, uint64_t donor) {
     op->state = RG_OPS_FETCHING;
     op->roster = rg_roster_of(op);
     uint32_t link = rg_link_of(g, donor);
-    if (op->bytes && !op->keep) op->keep = rg_block_get(g, op->bytes);
-    if (!op->roster || (op->bytes && !op->keep) || !kept_reserve(g)) {
+    if (op->keep_bytes && !op->keep) op->keep = rg_block_get(g, op->keep_bytes);
+    if (!op->roster || (op->keep_bytes && !op->keep) || !kept_reserve(g)) {
         rg_op_fail(op, RG_ERR_NOMEM, 0, rg_strerror(RG_ERR_NOMEM));
         return;
     }
     rg_tp_recv_t rcv = { .tag = { op->roster->data_epoch, op->key.gen, op->key.op, RG_SERVE_ORD,
                                   sig_hash(&op->sig, 0) },
-                         .len = op->bytes,
-                         .dst = op->bytes ? op->keep->p : NULL,
+                         .len = op->keep_bytes,
+                         .dst = op->keep_bytes ? op->keep->p : NULL,
                          .cookie = (uint64_t)op->slot << 48 | (uint64_t)(op->uid & 0xffff) << 32 | FETCH_STEP };
     if (link == UINT32_MAX) return; /* the donor is lost again: another view change follows */
     int rc = g->tp_ops->recv(g->tp, link, &rcv);
@@ -466,14 +467,14 @@ static void op_keep_copy(rg_request_t *op) {
     if (!k) return;
     g->kept_free = k->next;
     *k = (rg_kept_t){
-        .next = g->kept, .key = op->key, .block = op->keep, .len = op->bytes, .sig = sig_hash(&op->sig, 0)
+        .next = g->kept, .key = op->key, .block = op->keep, .len = op->keep_bytes, .sig = sig_hash(&op->sig, 0)
     };
     op->keep = NULL;
     g->kept = k;
 }
 
 static void op_commit(rg_request_t *op, uint64_t computed, int keep) {
-    if (op->keep && op->bytes) rg_layout_write(&op->out, 0, op->keep->p, op->bytes / op->elem);
+    if (op->keep && op->bytes) rg_op_take_out(op);
     if (op->roster && computed == op->roster->data_epoch && op->roster->n <= op->cap_contributors) {
         memcpy(op->contributors, op->roster->ids, op->roster->n * sizeof *op->contributors);
         op->n_contributors = op->res.contributors = op->roster->n;

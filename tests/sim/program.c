@@ -99,7 +99,8 @@ static int program_op(world_t *w, int node, uint64_t gen, uint32_t i, rg_op_key_
     *key = (rg_op_key_t){ gen, tag << 32 | seq, set };
     sig->kind = kind_of(type, h);
     sig->dtype = RG_F32;
-    sig->rule_l = rg_key_tagged(*key) || rg_sig_shaped(sig) || sig->kind == RG_KIND_REDUCE || (h >> 32) % 2;
+    sig->rule_l = rg_key_tagged(*key) || (rg_sig_shaped(sig) && !rg_sig_mutual(sig)) || sig->kind == RG_KIND_REDUCE ||
+                  sig->kind == RG_KIND_BROADCAST || (h >> 32) % 2;
     sig->on_fault = rg_sig_shaped(sig) || (h >> 24) % 3 == 0 ? RG_RETURN : RG_RETRY;
     sig->count = 10 + (h >> 40) % 10;
     if (type == OF_PAIR) return set && rg_pair_has(set, w->procs[node].id);
