@@ -128,9 +128,9 @@ static void restart_or_abort(const rg_coord_t *c, const rg_tally_t *t, rg_decisi
     const rg_request_rec_t *q = request_for(c, t->key);
     const rg_seat_t *lost = lost_participant(c, t);
     const rg_seat_t *root = t->sig.root ? rg_seat_by_id(c, t->sig.root) : NULL;
-    if (t->mixed) {
+    if (t->mixed && !(q && q->status == RG_ERR_PEER_LOST)) {
         abort_mismatch(c, t, d, text);
-    } else if (q) {
+    } else if (q) { /* a call for a shape that there was before a loss looks different from that of who knows of it */
         set_abort(d, (rg_status_t)q->status, q->blame, q->text);
     } else if (root && root->suspect) {
         abort_lost(root, d, RG_ERR_ROOT_LOST, text);

@@ -338,6 +338,21 @@ Test(mismatch, each_argument__all_hear_both_signatures_also_who_comes_later) {
              "rank 0: all_gather f32 count 10; rank 1: all_to_all f32 count 10");
 }
 
+/* Segments for as many members as there were before a loss, beside a call of one who knows of it: the loss is what
+ * everybody hears of. */
+Test(mismatch, one_call_has_the_shape_from_before_a_loss__peer_lost_for_all) {
+    rg_op_sig_t a = sig_kind(RG_KIND_ALL_GATHER), b = a;
+    b.variant = 7;
+    rig_group(&r, 3);
+    rig_op(&r, 0, RG_MEV_OP_START, k0, a);
+    rig_op(&r, 1, RG_MEV_OP_START, k0, b);
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_OP_FAIL, .key = k0, .status = RG_ERR_PEER_LOST, .text = "x" });
+    rig_settle(&r);
+    rig_op(&r, 2, RG_MEV_OP_START, k0, a);
+    for (int i = 0; i < 3; i++) expect_abort(i, k0, RG_ERR_PEER_LOST, 0, "x");
+    rig_end(&r);
+}
+
 Test(mismatch, three_ways__two_of_them_are_named_to_all) {
     rig_group(&r, 4);
     for (int i = 0; i < 3; i++) {
