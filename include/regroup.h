@@ -48,7 +48,7 @@ const char *rg_version(void);
     X(ERR_TIMEOUT, -6, "deadline passed", "the input is intact; call again or give up")                                \
     X(ERR_PEER_LOST, -7, "a member was lost", "the input is intact and the group is usable: call again")               \
     X(ERR_ROOT_LOST, -8, "the root of the operation was lost", "choose another root")                                  \
-    X(ERR_MISMATCH, -9, "members called different operations", "correct the program; nothing was overwritten")         \
+    X(ERR_MISMATCH, -9, "members called different operations", "correct the program; the input is intact")             \
     X(ERR_EXPELLED, -10, "this process was expelled from the group", "destroy the handle and join again")              \
     X(ERR_COORDINATOR, -11, "the coordinator cannot be reached", "wait for it or join another group")                  \
     X(ERR_NO_QUORUM, -12, "no quorum", "wait, or destroy the handle and join again")                                   \
@@ -350,7 +350,8 @@ typedef struct rg_opts {
  * opts may be NULL. With req NULL the call blocks until the outcome is known; otherwise *req is set, the call
  * returns at once, and the buffers belong to the library until rg_wait() or rg_test() says that the request is
  * finished. Arrays of counts, offsets and pointers are read during the call only. If an operation does not succeed its
- * input is intact, also in place (unless undo is off).
+ * input is intact, also in place (unless undo is off); an output that is no input then holds anything. A member may
+ * have 512 operations in flight, each message of a batch being one: beyond that a call is refused with RESOURCE.
  * count 0 is allowed, with any pointer. Buffers need no alignment and must not overlap, but for the in place forms
  * that are named. Offsets and counts are in elements; `offs` NULL: one segment after the other.
  * Where the shape of an operation depends on the number of members (all-gather, reduce-scatter, gather, scatter,

@@ -156,7 +156,9 @@ rg_status_t rg_group_abort(rg_group_t *h) {
 }
 
 void rg_group_destroy(rg_group_t *h) {
-    if (!h || rg_group_inherited(rg_root(h))) return; /* a child process would write to shared descriptors */
+    if (!h) return;
+    rg_batch_forget(h);
+    if (rg_group_inherited(rg_root(h))) return; /* a child process would write to shared descriptors */
     if (h->root) rg_child_destroy(h);
     else rg_group_free(h);
 }

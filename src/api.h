@@ -46,6 +46,9 @@ void rg_call_started(rg_request_t *op);
  * with the handle. Locked. */
 rg_status_t rg_call_buffers(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o, const rg_roster_t *r);
 
+/* api_pairs.c: a batch of this thread on a handle that is destroyed. */
+void rg_batch_forget(const rg_group_t *h);
+
 /* split.c. Locked: a child takes no more calls, and what it has in flight ends everywhere. */
 void rg_child_end(rg_group_t *h, rg_status_t status, const char *text);
 void rg_child_destroy(rg_group_t *h); /* not locked */

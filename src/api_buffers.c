@@ -137,23 +137,28 @@ static rg_status_t list_overlap(rg_request_t *op, const rg_call_t *c, uint32_t r
         uint64_t one = c->list_counts[i] * op->elem;
         if (!one) continue;
         uintptr_t in_end = in + one * in_segs, out_end = out + one * out_segs;
-        if (list_in_place(c, i, op->elem, rank) == 1) { /* the larger one stands for both */
-            e[k++] = in_segs > out_segs ? (extent_t){ in, in_end, 0, i } : (extent_t){ out, out_end, 1, i };
+        if (list_in_place(c, i, op->elem, rank) == 1) { /* the larger one stands for both, and is written */
+            e[k++] = in_segs > out_segs ? (extent_t){ in, in_end, 1, i } : (extent_t){ out, out_end, 1, i };
             continue;
         }
         e[k++] = (extent_t){ in, in_end, 0, i };
         e[k++] = (extent_t){ out, out_end, 1, i };
     }
     qsort(e, k, sizeof *e, by_address);
-    rg_status_t st = RG_OK;
-    for (uint32_t i = 1; i < k && st == RG_OK; i++)
-        if (e[i].from < e[i - 1].to && (e[i].is_out || e[i - 1].is_out)) { /* two that are only read may */
-            rg_group_set_errmsg(op->h, "buffers %u and %u of the list overlap; only a pair of in and out may, in place",
-                                e[i - 1].index, e[i].index);
-            st = RG_ERR_INVALID;
-        }
+    /* Those before that reach farthest: of all, and of what is written. Two that are only read may overlap. */
+    uint32_t any = 0, written = k, with = k, i;
+    for (i = 0; i < k && with == k; i++) {
+        if (i && e[i].is_out && e[i].from < e[any].to) with = any;
+        if (written < k && e[i].from < e[written].to) with = written;
+        if (with < k) break;
+        if (e[i].to > e[any].to) any = i;
+        if (e[i].is_out && (written == k || e[i].to > e[written].to)) written = i;
+    }
+    if (with < k)
+        rg_group_set_errmsg(op->h, "buffers %u and %u of the list overlap; only a pair of in and out may, in place",
+                            e[with].index, e[i].index);
     free(e);
-    return st;
+    return with < k ? RG_ERR_INVALID : RG_OK;
 }
 
 static void list_layout(rg_layout_t *l, uint32_t elem, const rg_call_t *c, const uint64_t *starts, void **ptrs) {
@@ -210,7 +215,9 @@ static rg_status_t list(rg_request_t *op, const rg_call_t *c, const rg_roster_t 
 
 /* ---- In place or apart ----------------------------------------------------------------------------------------- */
 
-static int same_shape(const rg_layout_t *a, const rg_layout_t *b, uint64_t b_starts_at) {
+/* b, of n elements, lies in a as its elements from b_starts_at on do, of which `run` follow without a break. */
+static int same_shape(const rg_layout_t *a, const rg_layout_t *b, uint64_t b_starts_at, uint64_t run, uint64_t n) {
+    if (b->kind == RG_LAYOUT_PLAIN && n <= run) return 1; /* within one row */
     if (a->kind != b->kind) return 0;
     return a->kind == RG_LAYOUT_PLAIN || (a->row == b->row && a->pitch == b->pitch && b_starts_at % a->row == 0);
 }
@@ -247,9 +254,9 @@ static int all_to_all_alike(const rg_request_t *op, uint32_t n) {
 static rg_status_t in_place(rg_request_t *op, const rg_coll_desc_t *d, uint64_t in_bytes, uint64_t out_bytes) {
     int in_is_whole = d->kind == RG_KIND_REDUCE_SCATTER || d->kind == RG_KIND_SCATTER;
     const rg_layout_t *whole = in_is_whole ? &op->in : &op->out, *part = in_is_whole ? &op->out : &op->in;
-    uint64_t run, at = own_segment(d);
+    uint64_t run, at = own_segment(d), n = (in_is_whole ? out_bytes : in_bytes) / op->elem;
     if (!in_bytes || !out_bytes) return RG_OK;
-    if (rg_layout_at(whole, at, &run) == part->base && same_shape(whole, part, at)) {
+    if (rg_layout_at(whole, at, &run) == part->base && same_shape(whole, part, at, run, n)) {
         if (d->kind != RG_KIND_ALL_TO_ALL || all_to_all_alike(op, d->size)) {
             op->in_place = 1;
             op->covers = rg_op_reduces(op);

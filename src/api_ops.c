@@ -5,6 +5,7 @@
 #include "config.h"
 #include "engine/lifecycle.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -44,8 +45,10 @@ static rg_status_t check_scale(rg_group_t *h, const rg_call_t *c, const rg_opts_
     if (scaled && (c->op == RG_MIN || c->op == RG_MAX))
         return rg_refuse(h, RG_ERR_NOTSUP, "%s %s: scale and scale_after are for sums, products and averages", kind,
                          rg_op_name(c->op));
-    if (!isfinite(o->scale) || !isfinite(o->scale_after))
-        return rg_refuse(h, RG_ERR_INVALID, "%s: scale and scale_after must be finite numbers", kind);
+    double most = c->dtype == RG_F64 ? DBL_MAX : (double)FLT_MAX; /* of partial values */
+    if (!(fabs(o->scale) <= most && fabs(o->scale_after) <= most))
+        return rg_refuse(h, RG_ERR_INVALID, "%s of %s: scale and scale_after must be finite numbers, at most %g", kind,
+                         rg_dtype_name(c->dtype), most);
     if (o->weighted != RG_ON) return RG_OK;
     if (c->op != RG_AVG)
         return rg_refuse(h, RG_ERR_INVALID, "%s %s: a weighted reduction is an average; use RG_AVG", kind,
@@ -85,8 +88,8 @@ rg_status_t rg_call_opts(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opt
 
 /* ---- From a call to an operation --------------------------------------------------------------------------------- */
 
-/* Up to here everybody is given all of an operation that has a part for each, which saves the barrier. It depends on the
- * number of members; but where that differs between two of them the call fails for its shape. */
+/* Up to here everybody is given all of an operation that has a part for each, which saves the barrier. It depends on
+ * the number of members; but where that differs between two of them the call fails for its shape. */
 #define WHOLE_MAX 32768u
 
 /* A result may be shown before everybody has one only where all can have the same, and all have spoken. */

@@ -121,6 +121,15 @@ static void batch_submit(rg_request_t *all) {
     rg_batch_part_ended(all);
 }
 
+/* The handle goes: what this thread has begun there is not started, and must not stand in the way of the next batch. */
+void rg_batch_forget(const rg_group_t *h) {
+    if (batch.h != h) return;
+    batch.h = NULL;
+    free(batch.list);
+    batch.list = NULL;
+    batch.n = batch.cap = 0;
+}
+
 rg_status_t rg_batch_end(rg_group_t *h, rg_request_t **req) {
     rg_request_t *all;
     if (req) *req = NULL;

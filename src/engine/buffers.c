@@ -49,12 +49,12 @@ static void set_block(rg_request_t *op, rg_buf_t buf, const rg_block_t *b) {
     op->buf[buf] = b ? b->p : NULL;
 }
 
-/* dst = the n elements of the input, each times factor. Nothing of an input that counts for nothing gets through, not
- * even what is no number. */
-static rg_status_t scaled(const rg_request_t *op, const rg_layout_t *src, const rg_layout_t *dst, uint64_t n,
-                          double factor) {
-    for (uint64_t off = 0; off < n;) {
-        uint64_t a_run, b_run, k = n - off;
+/* dst = the n elements of the input from `off` on, each times factor. Nothing of an input that counts for nothing gets
+ * through, not even what is no number. */
+static rg_status_t scaled(const rg_request_t *op, const rg_layout_t *src, const rg_layout_t *dst, uint64_t off,
+                          uint64_t n, double factor) {
+    for (uint64_t end = off + n; off < end;) {
+        uint64_t a_run, b_run, k = end - off;
         const uint8_t *a = rg_layout_at(src, off, &a_run);
         uint8_t *b = rg_layout_at(dst, off, &b_run);
         if (a_run < k) k = a_run;
@@ -69,6 +69,24 @@ static rg_status_t scaled(const rg_request_t *op, const rg_layout_t *src, const 
     return RG_OK;
 }
 
+/* The same for all of the input: segment by segment where segments differ, for what lies between them is not of the
+ * operation and need not even be memory. */
+static rg_status_t scaled_all(const rg_request_t *op, const rg_layout_t *src, const rg_layout_t *dst, double factor) {
+    int pairs = op->sig.kind == RG_KIND_ALL_TO_ALL;
+    const uint64_t *offs = pairs ? op->in_offs : op->offs, *lens = pairs ? op->in_lens : op->lens;
+    rg_status_t st = RG_OK;
+    if (!lens) return scaled(op, src, dst, 0, op->plan->s->elems[RG_BUF_IN], factor);
+    for (uint32_t i = 0; i < op->shape_n && st == RG_OK; i++) st = scaled(op, src, dst, offs[i], lens[i], factor);
+    return st;
+}
+
+/* Gives the caller's input back from the private copy that the operation worked on. */
+void rg_op_input_back(const rg_request_t *op) {
+    rg_layout_t own;
+    rg_layout_plain(&own, op->own_in->p, op->elem);
+    scaled_all(op, &own, &op->in, 1);
+}
+
 /* Whether the scaled input takes the place of the caller's, which the result covers anyway. A reduce-scatter leaves
  * most of its input alone. */
 static int scales_in_out(const rg_request_t *op) {
@@ -77,12 +95,11 @@ static int scales_in_out(const rg_request_t *op) {
 
 /* Makes the input ready: what the steps read as IN is the caller's times factor. */
 static rg_status_t make_input(rg_request_t *op, double factor) {
-    uint64_t n = op->plan->s->elems[RG_BUF_IN];
-    if (!n) return RG_OK;
+    if (!op->plan->s->elems[RG_BUF_IN]) return RG_OK;
     if (op->own_in) {
         rg_layout_t own;
         rg_layout_plain(&own, op->own_in->p, op->elem);
-        return scaled(op, &op->in, &own, n, factor);
+        return scaled_all(op, &op->in, &own, factor);
     }
     if (factor == 1) return RG_OK;
     if (op->g->cfg.undo == RG_ON && op->roster->n > 1) {
@@ -90,7 +107,7 @@ static rg_status_t make_input(rg_request_t *op, double factor) {
     } else {
         op->spoiled = 1;
     }
-    return scaled(op, &op->in, &op->in, n, factor);
+    return scaled_all(op, &op->in, &op->in, factor);
 }
 
 static double scale_of(const rg_request_t *op) { return op->scale != 0 ? op->scale : 1; }

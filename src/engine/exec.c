@@ -52,6 +52,9 @@ static const rg_red_t *exec_red(rg_request_t *op, uint32_t flags) {
     return r;
 }
 
+/* Why there is no kernel: the call has been checked but for a factor that depends on how many take part. */
+static rg_status_t no_red(const rg_request_t *op) { return op->scale_after != 0 ? RG_ERR_INVALID : RG_ERR_NOTSUP; }
+
 static uint32_t red_flags(const rg_step_t *st, int b_acc) {
     return (st->a.buf == RG_BUF_TMP ? RG_RED_A_ACC : 0) | (b_acc ? RG_RED_B_ACC : 0) |
            (st->dst.buf == RG_BUF_TMP ? RG_RED_DST_ACC : 0) | (st->flags & RG_STEP_FINAL ? RG_RED_FINAL : 0) |
@@ -238,7 +241,7 @@ static rg_status_t exec_recv_reduce(rg_request_t *op, uint32_t i, rg_tp_recv_t *
     const rg_step_t *st = &op->plan->s->steps[i];
     int wire_acc = (st->flags & RG_STEP_WIRE_ACC) != 0;
     const rg_red_t *red = exec_red(op, red_flags(st, wire_acc));
-    if (!red) return RG_ERR_NOTSUP;
+    if (!red) return no_red(op);
     rcv->wire_elem = wire_acc ? op->buf_elem[RG_BUF_TMP] : op->elem;
     rcv->len = st->dst.len * rcv->wire_elem;
     if (in_pieces(op, st->dst) || in_pieces(op, st->a)) {
@@ -299,7 +302,7 @@ static rg_status_t exec_local(rg_request_t *op, uint32_t i) {
     }
     int copy = st->kind == RG_STEP_COPY, reduces = rg_op_reduces(op) && st->dst.buf != RG_BUF_AUX;
     const rg_red_t *red = reduces ? exec_red(op, red_flags(st, !copy && st->b.buf == RG_BUF_TMP)) : NULL;
-    if (reduces && !red) return RG_ERR_NOTSUP;
+    if (reduces && !red) return no_red(op);
     int alike = copy && op->buf_elem[st->dst.buf] == op->buf_elem[st->a.buf] && !final_changes(op, st);
     for (uint64_t at = 0; at < st->dst.len;) {
         uint64_t run = st->dst.len - at;
@@ -363,8 +366,10 @@ void rg_exec_pump(rg_request_t *op) {
     if (rc != RG_OK && rc != RG_ERR_PEER_LOST) {
         /* a lost peer is the core's business; anything else ends the operation, everywhere alike */
         rg_op_fail(op, rc, 0,
-                   rc == RG_ERR_INVALID ? "the weights of all members add up to nothing, or to no finite number"
-                                        : rg_strerror(rc));
+                   rc != RG_ERR_INVALID ? rg_strerror(rc)
+                   : op->weighted       ? "the weights of all members add up to nothing, or to no finite number"
+                                        : "scale_after is beyond what the average of so many members can be "
+                                          "multiplied by in this type");
         return;
     }
     if (!op->executing) return;

@@ -410,6 +410,7 @@ uint64_t rg_exec_waits_for(const rg_request_t *op); /* member id, 0: nobody */
 void rg_op_describe(const rg_request_t *op, const rg_roster_t *r, rg_coll_desc_t *d);
 rg_status_t rg_op_buffers(rg_request_t *op);
 rg_status_t rg_op_prepare(rg_request_t *op);
+void rg_op_input_back(const rg_request_t *op);
 void rg_op_take_out(rg_request_t *op); /* rule S: the caller's part of what is kept, to the caller */
 void rg_op_drop_buffers(rg_request_t *op);
 static inline int rg_op_reduces(const rg_request_t *op) { return rg_kind_reduces((rg_kind_t)op->sig.kind); }

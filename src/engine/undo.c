@@ -64,7 +64,7 @@ void rg_undo_cover(rg_request_t *op, uint64_t off, uint64_t len) {
 /* Puts back what was covered. The log is empty afterwards. */
 void rg_undo_restore(rg_request_t *op) {
     if (op->sig.kind == RG_KIND_ALL_TO_ALL && op->in_place && op->own_in && op->plan) {
-        rg_layout_write(&op->in, 0, op->own_in->p, op->plan->s->elems[RG_BUF_IN]);
+        rg_op_input_back(op);
         return;
     }
     if (!op->undo) return;

@@ -1,0 +1,209 @@
+/* test_hostile.c: calls that are wrong, or right in a way that is easily got wrong: buffers that overlap in disguise,
+ * segments with no memory between them, batches that are left behind, more differing calls than fit into any table.
+ * It relies on engine_rig.h. Whatever a call is refused for, nothing may be written: all memory is compared. */
+#include "engine_rig.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define REFUSED(m, call, status, word)                                                                                 \
+    do {                                                                                                               \
+        rg_status_t got_ = (call);                                                                                     \
+        RIG_NEED(m, got_ == (status) && strstr(rig_errmsg(m), word), "%s: %s (%s)", #call, rg_status_name(got_),       \
+                 rig_errmsg(m));                                                                                       \
+    } while (0)
+
+/* ---- Overlaps ---------------------------------------------------------------------------------------------------- */
+
+static int lists_overlap(rig_member_t *m, void *arg) {
+    static const uint64_t long_short[2] = { 100, 10 }, ten_two[2] = { 10, 2 };
+    float a[200], apart[100];
+    (void)arg;
+    for (int i = 0; i < 200; i++) a[i] = (float)i;
+    /* The output lies in the first input, but the second input comes between them. */
+    const void *in[2] = { a, a + 10 };
+    void *out[2] = { apart, a + 50 };
+    REFUSED(m, rg_all_reduce_list(m->g, in, out, long_short, 2, RG_F32, RG_SUM, NULL, NULL), RG_ERR_INVALID,
+            "buffers 0 and 1");
+    /* What the first pair writes in place is an input of the second. */
+    uint64_t own = m->index * 10;
+    const void *in2[2] = { a, a + own };
+    void *out2[2] = { a + own, apart };
+    REFUSED(m, rg_reduce_scatter_list(m->g, in2, out2, ten_two, 2, RG_F32, RG_SUM, NULL, NULL), RG_ERR_INVALID,
+            "overlap");
+    for (int i = 0; i < 200; i++) RIG_NEED(m, a[i] == (float)i, "element %d was written", i);
+    /* Inputs that are only read may be the same. */
+    const void *in3[2] = { a, a };
+    void *out3[2] = { apart, apart + 10 };
+    RIG_OK(m, rg_all_reduce_list(m->g, in3, out3, ten_two, 2, RG_F32, RG_SUM, NULL, NULL));
+    RIG_NEED(m, apart[9] == 18 && apart[11] == 2, "%g, %g", (double)apart[9], (double)apart[11]);
+    return 0;
+}
+
+Test(hostile, list__overlap_behind_another_buffer__refused) { rig_run(2, "inproc", NULL, lists_overlap, NULL); }
+
+/* The own segment is one row, and so not in rows: in place all the same. One element beside it is not. */
+static int one_row(rig_member_t *m, void *arg) {
+    const rg_strided_t s = { 4, 8 };
+    float a[24], *own = a + m->index * 8;
+    rg_opts_t o = RG_OPTS_INIT;
+    (void)arg;
+    o.in_strided = o.out_strided = &s;
+    for (int i = 0; i < 24; i++) a[i] = (float)(i / 8 == (int)m->index ? i : -i);
+    RIG_OK(m, rg_all_gather(m->g, own, a, 4, RG_F32, &o, NULL));
+    for (int i = 0; i < 24; i++)
+        RIG_NEED(m, a[i] == (float)(i % 8 < 4 || i / 8 == (int)m->index ? i : -i), "gather: %d is %g", i, (double)a[i]);
+    REFUSED(m, rg_all_gather(m->g, own + 1, a, 4, RG_F32, &o, NULL), RG_ERR_INVALID, "overlap");
+    for (int i = 0; i < 24; i++) a[i] = (float)i;
+    RIG_OK(m, rg_reduce_scatter(m->g, a, own, 4, RG_F32, RG_SUM, &o, NULL));
+    for (int i = 0; i < 24; i++)
+        RIG_NEED(m, a[i] == (float)(i % 8 < 4 && i / 8 == (int)m->index ? 3 * i : i), "reduce: %d is %g", i,
+                 (double)a[i]);
+    REFUSED(m, rg_reduce_scatter(m->g, a, own - 1 + 2 * !m->index, 4, RG_F32, RG_SUM, &o, NULL), RG_ERR_INVALID,
+            "overlap");
+    return 0;
+}
+
+Test(hostile, rows__own_segment_is_one_row__in_place) { rig_run(3, "inproc", NULL, one_row, NULL); }
+
+/* ---- Segments far apart ------------------------------------------------------------------------------------------ */
+
+#define FAR ((size_t)1 << 20) /* elements from one segment to the other; between them nothing can be read */
+#define NEAR 1000u
+
+static int with_hole(rig_member_t *m, void *arg) {
+    const uint64_t counts[2] = { NEAR, NEAR }, offs[2] = { 0, FAR };
+    const size_t bytes = (FAR + NEAR) * sizeof(float), lit = 2 * NEAR * sizeof(float);
+    rg_opts_t o = RG_OPTS_INIT;
+    float out[NEAR];
+    (void)arg;
+    float *x = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    RIG_NEED(m, x != MAP_FAILED, "mmap");
+    RIG_NEED(m, !mprotect(x, lit, PROT_READ | PROT_WRITE) && !mprotect(x + FAR, lit / 2, PROT_READ | PROT_WRITE),
+             "mprotect");
+    for (uint32_t i = 0; i < NEAR; i++) {
+        x[i] = (float)(m->index * 10000 + i);
+        x[FAR + i] = (float)(m->index * 10000 + 5000 + i);
+    }
+    RIG_OK(m, rg_all_to_all_v(m->g, x, counts, offs, x, counts, offs, RG_F32, NULL, NULL));
+    for (uint32_t i = 0; i < NEAR; i++)
+        RIG_NEED(m, x[i] == (float)(m->index * 5000 + i) && x[FAR + i] == (float)(10000 + m->index * 5000 + i),
+                 "element %u", i);
+    o.scale = 2;
+    RIG_OK(m, rg_reduce_scatter_v(m->g, x, out, counts, offs, RG_F32, RG_SUM, &o, NULL));
+    /* In place: what a call that does not succeed gives back is the segments alone, too. */
+    uint64_t odd[2] = { NEAR, m->index ? NEAR : NEAR - 1 }, *sent = m->index ? odd : (uint64_t *)(uintptr_t)counts;
+    float first = x[0], last = x[FAR + NEAR - 1];
+    rg_status_t st = m->index ? rg_all_to_all_v(m->g, x, sent, offs, x, sent, offs, RG_F32, NULL, NULL)
+                              : rg_all_gather(m->g, x, out, 10, RG_F32, NULL, NULL);
+    RIG_NEED(m, st == RG_ERR_MISMATCH && x[0] == first && x[FAR + NEAR - 1] == last, "%s", rg_status_name(st));
+    munmap(x, bytes);
+    return 0;
+}
+
+Test(hostile, segments__no_memory_between_them__never_touched_there) {
+    rig_run(2, "inproc", NULL, with_hole, NULL);
+    rig_run(2, "tcp", NULL, with_hole, NULL);
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+static int to_oneself(rig_member_t *m, void *arg) {
+    int32_t a = 7, b = 0;
+    uint64_t id = 0, self;
+    rg_request_t *req;
+    rg_result_t res = RG_RESULT_INIT;
+    (void)arg;
+    res.contributor_ids = &id;
+    res.contributor_cap = 1;
+    RIG_OK(m, rg_group_member(m->g, 0, &self));
+    RIG_OK(m, rg_send(m->g, &a, 1, RG_I32, 0, NULL, &req));
+    RIG_OK(m, rg_recv(m->g, &b, 1, RG_I32, 0, NULL, NULL));
+    RIG_OK(m, rg_wait(req, &res));
+    RIG_NEED(m, b == 7 && res.contributors == 1 && id == self, "%d, %u, %llu", b, res.contributors,
+             (unsigned long long)id);
+    return 0;
+}
+
+Test(hostile, message_to_oneself__first_operation__result_has_the_id) { rig_run(1, "inproc", NULL, to_oneself, NULL); }
+
+/* A batch that was begun and never ended goes with its handle; the same thread can begin another. */
+static int left_behind(rig_member_t *m, void *arg) {
+    int32_t a = 7, b = 0;
+    uint32_t other = 1 - m->index;
+    (void)arg;
+    RIG_OK(m, rg_batch_begin(m->g));
+    RIG_OK(m, rg_send(m->g, &a, 1, RG_I32, other, NULL, NULL));
+    RIG_OK(m, rg_group_leave(m->g));
+    rg_group_destroy(m->g);
+    if (rig_gate(m, 0, 2)) return 1;
+    m->g = rig_join(m, 2);
+    if (!m->g) return 1;
+    RIG_OK(m, rg_batch_begin(m->g));
+    RIG_OK(m, rg_send(m->g, &a, 1, RG_I32, other, NULL, NULL));
+    RIG_OK(m, rg_recv(m->g, &b, 1, RG_I32, other, NULL, NULL));
+    RIG_OK(m, rg_batch_end(m->g, NULL));
+    RIG_NEED(m, b == 7, "%d", b);
+    return rig_gate(m, 1, 2);
+}
+
+Test(hostile, batch__handle_destroyed_before_its_end__forgotten) { rig_run(2, "inproc", NULL, left_behind, NULL); }
+
+/* ---- Factors ----------------------------------------------------------------------------------------------------- */
+
+static int too_great(rig_member_t *m, void *arg) {
+    float a[4] = { 1, 2, 3, 4 }, b[4] = { 0 };
+    double x[4] = { 1, 2, 3, 4 };
+    rg_opts_t o = RG_OPTS_INIT;
+    (void)arg;
+    o.scale = 1e300;
+    REFUSED(m, rg_all_reduce(m->g, a, b, 4, RG_F32, RG_SUM, &o, NULL), RG_ERR_INVALID, "at most");
+    RIG_OK(m, rg_all_reduce(m->g, x, x, 4, RG_F64, RG_SUM, &o, NULL));
+    o.scale = 0;
+    o.scale_after = -1e39;
+    REFUSED(m, rg_all_reduce(m->g, a, b, 4, RG_F16, RG_SUM, &o, NULL), RG_ERR_INVALID, "at most");
+    o.scale_after = 3e38; /* a third of a sum is more than half of it */
+    REFUSED(m, rg_all_reduce(m->g, a, a, 4, RG_F32, RG_AVG, &o, NULL), RG_ERR_INVALID, "scale_after");
+    RIG_NEED(m, a[3] == 4 && b[3] == 0, "something was written");
+    return 0;
+}
+
+Test(hostile, factor__beyond_the_type__refused_with_the_reason) { rig_run(3, "inproc", NULL, too_great, NULL); }
+
+/* ---- Many differing calls at once -------------------------------------------------------------------------------- */
+
+#define MANY 60
+
+/* Two members start when all of the third's messages have come, which are more than are remembered. */
+static int many_differ(rig_member_t *m, void *arg) {
+    rg_request_t *req[MANY];
+    float in[64], out[MANY][64];
+    int odd = m->index == 2, *rooted = arg;
+    for (int k = 0; k < 64; k++) in[k] = (float)k;
+    RIG_OK(m, rg_barrier(m->g, NULL, NULL));
+    if (!odd && rig_gate(m, 0, 3)) return 1;
+    for (int i = 0; i < MANY; i++) {
+        rg_status_t st = odd && *rooted ? rg_gather(m->g, in, out[i], 7, RG_F32, 0, NULL, &req[i])
+                         : odd          ? rg_all_reduce(m->g, in, out[i], 3, RG_F32, RG_SUM, NULL, &req[i])
+                         : *rooted      ? rg_scatter(m->g, in, out[i], 9, RG_F32, 1, NULL, &req[i])
+                                        : rg_barrier(m->g, NULL, &req[i]);
+        RIG_NEED(m, st == RG_OK, "%d is refused: %s", i, rg_status_name(st));
+    }
+    if (odd && rig_gate(m, 0, 3)) return 1;
+    rg_status_t worst = RG_ERR_MISMATCH;
+    for (int i = 0; i < MANY; i++) {
+        rg_status_t st = rg_wait(req[i], NULL);
+        if (st != RG_ERR_MISMATCH) worst = st;
+    }
+    RIG_NEED(m, worst == RG_ERR_MISMATCH && in[63] == 63, "%s", rg_status_name(worst));
+    return rig_gate(m, 1, 3);
+}
+
+Test(hostile, many_calls_differ_at_once__mismatch_of_all, .timeout = 60) {
+    for (int rooted = 0; rooted < 2; rooted++) {
+        rig_run(3, "inproc", NULL, many_differ, &rooted);
+        rig_run(3, "shm", NULL, many_differ, &rooted);
+    }
+}
