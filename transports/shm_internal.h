@@ -22,9 +22,9 @@
 #define RING_ROOMY 8u          /* so many links have large rings; with more, memory counts */
 #define INLINE_MAX (32u << 10) /* longer messages are fetched by the receiver; with small rings, an eighth of those */
 #define REGION_INLINE_MAX (16u << 10)
-#define PART_MAX (16u << 10)    /* or go through the ring in such pieces; a frame is less than 3/8 of the least ring */
-#define SLOTS 64u               /* large messages under way per link and direction */
-#define REGIONS_MAX 256u        /* regions of a peer that are mapped */
+#define PART_MAX (16u << 10) /* or go through the ring in such pieces; a frame is less than 3/8 of the least ring */
+#define SLOTS 768u           /* large messages under way per link and direction: those that nobody asked for yet too */
+#define REGIONS_MAX 256u     /* regions of a peer that are mapped */
 #define UNASKED_MAX (16u << 20) /* per link: bytes kept of messages that nobody has asked for yet */
 #define UNASKED_COUNT_MAX 4096u
 #define STRANGERS_MAX 64
@@ -93,7 +93,7 @@ typedef struct segment {
     uint32_t starved; /* asleep until there is room */
     uint8_t pad3[56];
     uint32_t gen[SLOTS]; /* of the large message in the slot: when it moves on, what was read meanwhile is void */
-    uint8_t pad4[SEGMENT_HEAD - 512];
+    uint8_t pad4[SEGMENT_HEAD - 256 - SLOTS * 4];
     uint8_t ring[];
 } segment_t;
 _Static_assert(sizeof(segment_t) == SEGMENT_HEAD, "the ring begins on a page");
@@ -114,6 +114,33 @@ static inline void rgm_fence(void) {
 #define FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #define FENCE_READS() __atomic_thread_fence(__ATOMIC_ACQUIRE)
 #endif
+
+/* ---- Sets of slots ---- */
+
+/* A summary word says which of the others are not empty: the common questions cost one look. */
+typedef struct slots {
+    uint64_t any, word[SLOTS / 64];
+} slots_t;
+
+static inline void rgm_slots_add(slots_t *s, uint32_t slot) {
+    s->word[slot / 64] |= 1ull << slot % 64;
+    s->any |= 1ull << slot / 64;
+}
+
+static inline void rgm_slots_remove(slots_t *s, uint32_t slot) {
+    s->word[slot / 64] &= ~(1ull << slot % 64);
+    if (!s->word[slot / 64]) s->any &= ~(1ull << slot / 64);
+}
+
+/* The least one from `from` on; SLOTS when there is none. */
+static inline uint32_t rgm_slots_next(const slots_t *s, uint32_t from) {
+    for (; from < SLOTS; from = (from / 64 + 1) * 64) {
+        uint64_t left = s->word[from / 64] >> from % 64;
+        if (left) return from + (uint32_t)__builtin_ctzll(left);
+        if (!(s->any >> from / 64 >> 1)) break;
+    }
+    return SLOTS;
+}
 
 /* ---- On the socket ---- */
 
@@ -243,11 +270,11 @@ typedef struct link {
     uint32_t woken;                    /* the sleep we rang the bell for */
     send_op_t *send_head, **send_tail; /* not begun */
     send_op_t *slot[SLOTS];            /* announced */
-    uint64_t slots_used, slots_pushing;
-    uint64_t ack_owed;
+    slots_t slots_used, slots_pushing;
+    slots_t ack_owed;
     uint32_t ack_gen[SLOTS];
-    uint64_t push_owed; /* requests that found no room */
-    uint64_t *told;     /* regions that the peer has been told of, */
+    slots_t push_owed; /* requests that found no room */
+    uint64_t *told;    /* regions that the peer has been told of, */
     uint32_t n_told, told_hint;
     uint64_t told_generation;
     uint64_t *gone; /* and those it must still hear the end of */

@@ -58,7 +58,7 @@ static void ask_push(link_t *l, recv_op_t *op) {
     uint32_t slot = op->large.id.slot;
     op->how = PULL_PUSHED;
     l->pushed[slot] = op;
-    l->push_owed |= 1ull << slot;
+    rgm_slots_add(&l->push_owed, slot);
 }
 
 void rgm_pull_begin(rg_tp_t *tp, link_t *l, recv_op_t *op, const large_t *m) {
@@ -88,7 +88,7 @@ void rgm_pull_end(link_t *l, recv_op_t *op) {
     if (op->how == PULL_REGION || op->how == PULL_COPY) l->n_pulls--;
     if (op->how == PULL_PUSHED && l->pushed[op->large.id.slot] == op) {
         l->pushed[op->large.id.slot] = NULL;
-        l->push_owed &= ~(1ull << op->large.id.slot);
+        rgm_slots_remove(&l->push_owed, op->large.id.slot);
     }
     if (op->timed) way_end(l, op->got == op->r.len ? op->got : 0);
     op->timed = 0;

@@ -25,7 +25,7 @@ void rgm_sink(const rg_tp_recv_t *r, const void *p, uint64_t off, uint64_t n) {
 }
 
 void rgm_owe_ack(link_t *l, slot_id_t id) {
-    l->ack_owed |= 1ull << id.slot;
+    rgm_slots_add(&l->ack_owed, id.slot);
     l->ack_gen[id.slot] = id.gen;
 }
 

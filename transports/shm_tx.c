@@ -93,9 +93,15 @@ int rgm_send_now(rg_tp_t *tp, link_t *l, const rg_tp_send_t *s) {
 
 /* ---- Large messages ---- */
 
+static uint32_t free_slot(const link_t *l) {
+    for (uint32_t i = 0; i < SLOTS / 64; i++)
+        if (~l->slots_used.word[i]) return i * 64 + (uint32_t)__builtin_ctzll(~l->slots_used.word[i]);
+    return SLOTS;
+}
+
 static int put_large(rg_tp_t *tp, link_t *l, send_op_t *op) {
-    if (l->slots_used == UINT64_MAX) return 0;
-    uint32_t slot = (uint32_t)__builtin_ctzll(~l->slots_used);
+    uint32_t slot = free_slot(l);
+    if (slot == SLOTS) return 0;
     large_t m = { .total = op->s.len, .addr = (uint64_t)(uintptr_t)op->s.buf };
     if (!room(l, 4 * 64)) return 0; /* before the peer is told of a region: the frame and what may be left empty fit */
     m.region = rgm_region_tell(l, op->s.buf, op->s.len, &m.off);
@@ -106,7 +112,7 @@ static int put_large(rg_tp_t *tp, link_t *l, send_op_t *op) {
     memcpy(payload(f), &m, sizeof m);
     frame_go(l, f);
     l->note_owed = 0;
-    l->slots_used |= 1ull << slot;
+    rgm_slots_add(&l->slots_used, slot);
     l->slot[slot] = op;
     op->next = NULL;
     return 1;
@@ -117,8 +123,8 @@ static void slot_release(link_t *l, send_op_t *op) {
     uint32_t slot = op->id.slot;
     STORE_RELEASE(&l->out->gen[slot], op->id.gen + 1);
     l->slot[slot] = NULL;
-    l->slots_used &= ~(1ull << slot);
-    l->slots_pushing &= ~(1ull << slot);
+    rgm_slots_remove(&l->slots_used, slot);
+    rgm_slots_remove(&l->slots_pushing, slot);
 }
 
 static send_op_t *slot_op(link_t *l, slot_id_t id) {
@@ -145,13 +151,13 @@ void rgm_push_asked(link_t *l, slot_id_t id, uint64_t piece, uint64_t from) {
     if (!op || op->piece || piece == 0 || piece > PART_MAX || from > op->s.len) return;
     op->piece = (uint32_t)piece;
     op->off = from;
-    l->slots_pushing |= 1ull << id.slot;
+    rgm_slots_add(&l->slots_pushing, id.slot);
 }
 
 static int put_parts(rg_tp_t *tp, link_t *l) {
     int any = 0;
-    for (uint64_t left = l->slots_pushing; left; left &= left - 1) {
-        send_op_t *op = l->slot[__builtin_ctzll(left)];
+    for (uint32_t i = 0; (i = rgm_slots_next(&l->slots_pushing, i)) < SLOTS; i++) {
+        send_op_t *op = l->slot[i];
         while (op->off < op->s.len) {
             uint64_t n = op->s.len - op->off < op->piece ? op->s.len - op->off : op->piece;
             frame_t *f = frame_new(tp, l, FRAME_PART, (uint32_t)n);
@@ -168,8 +174,8 @@ static int put_parts(rg_tp_t *tp, link_t *l) {
 }
 
 void rgm_revoke(rg_tp_t *tp, link_t *l, uint64_t epoch, rg_tp_status_t st) {
-    for (uint64_t left = l->slots_used; left; left &= left - 1) {
-        send_op_t *op = l->slot[__builtin_ctzll(left)];
+    for (uint32_t i = 0; (i = rgm_slots_next(&l->slots_used, i)) < SLOTS; i++) {
+        send_op_t *op = l->slot[i];
         if (op->s.tag.epoch >= epoch && epoch != UINT64_MAX) continue;
         slot_release(l, op);
         rgm_send_done(tp, l, op, st);
@@ -190,22 +196,22 @@ void rgm_revoke(rg_tp_t *tp, link_t *l, uint64_t epoch, rg_tp_status_t st) {
 /* ---- Everything that is owed ---- */
 
 static int put_acks(rg_tp_t *tp, link_t *l) {
-    uint32_t n = (uint32_t)__builtin_popcountll(l->ack_owed);
+    uint32_t n = 0, slot;
+    for (uint32_t i = 0; i < SLOTS / 64; i++) n += (uint32_t)__builtin_popcountll(l->ack_owed.word[i]);
     frame_t *f = frame_new(tp, l, FRAME_ACK, n * (uint32_t)sizeof(slot_id_t));
     if (!f) return 0;
     slot_id_t *id = payload(f);
-    for (; l->ack_owed; l->ack_owed &= l->ack_owed - 1, id++) {
-        uint32_t slot = (uint32_t)__builtin_ctzll(l->ack_owed);
-        *id = (slot_id_t){ slot, l->ack_gen[slot] };
-    }
+    for (; (slot = rgm_slots_next(&l->ack_owed, 0)) < SLOTS; rgm_slots_remove(&l->ack_owed, slot))
+        *id++ = (slot_id_t){ slot, l->ack_gen[slot] };
     frame_go(l, f);
     return 1;
 }
 
 static int put_push_requests(rg_tp_t *tp, link_t *l) {
     int any = 0;
-    for (; l->push_owed; l->push_owed &= l->push_owed - 1, any = 1) {
-        const recv_op_t *op = l->pushed[__builtin_ctzll(l->push_owed)];
+    for (uint32_t slot; (slot = rgm_slots_next(&l->push_owed, 0)) < SLOTS;
+         rgm_slots_remove(&l->push_owed, slot), any = 1) {
+        const recv_op_t *op = l->pushed[slot];
         if (!op) continue;
         uint32_t e = op->r.reduce ? op->r.wire_elem : 1;
         frame_t *f = frame_new(tp, l, FRAME_PUSH, 0);
@@ -252,16 +258,16 @@ static int put_queue(rg_tp_t *tp, link_t *l) {
 
 int rgm_push(rg_tp_t *tp, link_t *l) {
     int any = 0;
-    if (l->ack_owed) any |= put_acks(tp, l);
-    if (l->push_owed) any |= put_push_requests(tp, l);
+    if (l->ack_owed.any) any |= put_acks(tp, l);
+    if (l->push_owed.any) any |= put_push_requests(tp, l);
     if (l->note_owed) any |= put_note(tp, l);
     if (l->n_gone) any |= put_gone(tp, l);
-    if (l->slots_pushing) any |= put_parts(tp, l);
+    if (l->slots_pushing.any) any |= put_parts(tp, l);
     if (l->send_head) any |= put_queue(tp, l);
     if (any) rgm_bell(l);
     return any;
 }
 
 int rgm_tx_waits(const link_t *l) {
-    return l->ack_owed || l->push_owed || l->note_owed || l->n_gone || l->slots_pushing || l->send_head;
+    return l->ack_owed.any || l->push_owed.any || l->note_owed || l->n_gone || l->slots_pushing.any || l->send_head;
 }
