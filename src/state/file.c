@@ -301,7 +301,7 @@ static rg_status_t load_from(rg_state_t *s, reader_t *r, rg_hash_t **hashes, uin
 rg_status_t rg_state_load(rg_state_t *s, const char *path, rg_error_t *err) {
     if (!s || !path || !*path)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_load: %s", s ? "path is empty; name a file" : "state is NULL");
-    reader_t r = { open(path, O_RDONLY | O_CLOEXEC), path, 0, err };
+    reader_t r = { open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), path, 0, err }; /* a pipe must not make us wait */
     if (r.fd < 0) return rg_fail(err, RG_ERR_SYSTEM, errno, "rg_state_load: %s cannot be opened", path);
     rg_hash_t *hashes = NULL;
     uint8_t *buffer = malloc(RG_PIECE_BYTES);

@@ -170,6 +170,11 @@ Test(state_file, load__other_tensors_or_no_state__refused_with_the_difference, .
     cr_assert_eq(rg_state_load(x.s, "/nowhere/at/all", &x.err), RG_ERR_SYSTEM);
     cr_assert_eq(x.err.sys_errno, ENOENT);
     cr_assert_eq(rg_state_load(x.s, "/etc/passwd", &x.err), RG_ERR_INVALID);
+    char pipe_path[96];
+    snprintf(pipe_path, sizeof pipe_path, "%s/pipe", x.folder);
+    cr_assert_eq(mkfifo(pipe_path, 0600), 0);
+    cr_assert_eq(rg_state_load(x.s, pipe_path, &x.err), RG_ERR_SYSTEM); /* and does not wait for a writer */
+    unlink(pipe_path);
     cr_assert_eq(rg_state_save(x.s, "/nowhere/at/all", &x.err), RG_ERR_SYSTEM);
     cr_assert_eq(rg_state_save(x.s, "", &x.err), RG_ERR_INVALID);
     cr_assert_eq(rg_state_save(NULL, x.path, &x.err), RG_ERR_INVALID);
