@@ -84,14 +84,16 @@ static const char *check_seat(const rg_coord_t *c, const rg_seat_t *s) {
     if (s->state == RG_SEAT_CANDIDATE) {
         if (!s->conn && !s->ghost) return "coordinator: a candidate without a connection";
         if (s->suspect || s->reported) return "coordinator: a candidate takes part in a round";
-        if (s->batch && c->growth == RG_GROW_NONE && c->round == RG_ROUND_NONE) return "coordinator: a batch outside growth";
+        if (s->batch && c->growth == RG_GROW_NONE && c->round == RG_ROUND_NONE)
+            return "coordinator: a batch outside growth";
         return NULL;
     }
     if (!c->have_view || s->rank >= c->n || &c->seats[c->rank_seat[s->rank]] != s)
         return "coordinator: a member has no rank";
     if (s->batch) return "coordinator: a member is in a batch";
     if (s->suspect && c->round == RG_ROUND_NONE && c->acting) return "coordinator: a suspicion without a round";
-    if (!s->suspect && !s->conn && !rg_coord_succeeds(c)) return "coordinator: a member without a connection is not suspected";
+    if (!s->suspect && !s->conn && !rg_coord_succeeds(c))
+        return "coordinator: a member without a connection is not suspected";
     if (s->promised && c->growth != RG_GROW_PREPARE) return "coordinator: a promise outside growth";
     if (s->watermark < c->low) return "coordinator: the lowest watermark is wrong";
     return NULL;

@@ -1,6 +1,6 @@
 /* coord.c: the door of the coordinator's machine: memory layout, dispatch, timers, heartbeats, the roll. It relies on
- * coord_join.c for growth, coord_round.c for recovery, coord_decide.c for decisions and coord_claim.c for succession. It must not do I/O, read a
- * clock or allocate, and it must survive any bytes on any connection. */
+ * coord_join.c for growth, coord_round.c for recovery, coord_decide.c for decisions and coord_claim.c for succession.
+ * It must not do I/O, read a clock or allocate, and it must survive any bytes on any connection. */
 #include "core/coord.h"
 
 #include <string.h>
@@ -282,8 +282,14 @@ static void coord_scan(rg_coord_t *c) {
         rg_seat_t *s = &c->seats[c->roster[i]];
         s->last_heard += slept;
         if (s->last_heard > c->now) s->last_heard = c->now;
-        if (c->now - s->last_heard <= c->p.heartbeat_ns || s->ghost) continue;
-        if (!c->acting && s->state == RG_SEAT_MEMBER) continue;
+        s->silent = c->now - s->last_heard > c->p.heartbeat_ns;
+        if (!s->silent || s->ghost) continue;
+        if (!c->acting && s->state == RG_SEAT_MEMBER) { /* nobody is suspected, but it is not here any more */
+            if (s->conn) rg_idmap_del(&c->by_conn, s->conn);
+            rg_coord_close(c, s->conn);
+            s->conn = 0;
+            continue;
+        }
         char cause[RG_CAUSE_MAX];
         rg_text_t t = rg_text_begin(cause, sizeof cause);
         rg_text_str(&t, "no message for ");
@@ -364,6 +370,7 @@ static void on_message(rg_coord_t *c, const rg_coord_event_t *ev) {
     }
     rg_seat_t *s = &c->seats[slot];
     s->last_heard = c->now;
+    s->silent = 0;
     if (s->mute) c->grow_dirty = 1;
     s->mute = 0;
     switch (type) {
@@ -416,8 +423,7 @@ rg_status_t rg_coord_step(rg_coord_t *c, const rg_coord_event_t *ev) {
 
 uint64_t rg_coord_deadline(const rg_coord_t *c) {
     uint64_t d = c->scan_at;
-    const uint64_t all[] = { c->retransmit_at, c->complaint_at, c->flush_at, c->grow_at, c->vacant_at,
-                             c->lack_at };
+    const uint64_t all[] = { c->retransmit_at, c->complaint_at, c->flush_at, c->grow_at, c->vacant_at, c->lack_at };
     for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i] < d) d = all[i];
     return c->broken ? NEVER : d;

@@ -32,6 +32,7 @@ typedef struct rg_seat {
     uint32_t pid, min_size, order, fixed_n, fixed_rank, rank, old_rank, n_missing;
     uint32_t report_off, report_len, mark;
     uint8_t state, suspect, reported, ready, mute, batch, promised;
+    uint8_t silent;                   /* not heard for a heartbeat, whatever its connection says */
     uint8_t accepted, pending, ghost; /* it accepted the proposal; it waits for a round, because it is fenced or has
                                          accepted something; a candidate of the proposal that nobody hears any more */
     int16_t cause_status;
@@ -123,12 +124,13 @@ struct rg_coord {
     rg_next_t next;
 
     /* Succession (coord_claim.c). */
-    int acting;       /* this coordinator serves: it has founded the group, or a quorum of the view is with it */
-    int froze;        /* members may be fenced at the present view */
-    int renewed;      /* the term is above all that members had promised when they came */
-    int installed;    /* prop has been sent out as a proposal of this coordinator */
-    rg_term_t seen;   /* highest term heard of */
-    uint64_t lack_at; /* when an office without a quorum falls silent */
+    int acting;          /* this coordinator serves: it has founded the group, or a quorum of the view is with it */
+    int owed;            /* members have promised another coordinator to wait for a view */
+    int froze;           /* members may be fenced at the present view */
+    int renewed;         /* the term is above all that members had promised when they came */
+    int installed;       /* prop has been sent out as a proposal of this coordinator */
+    rg_term_t seen;      /* highest term heard of */
+    uint64_t lack_at;    /* when an office without a quorum falls silent */
     rg_term_t prop_term; /* in which prop was accepted, by those who sent it, or here */
     size_t prop_len;
     uint8_t *prop; /* the proposal, as the ACTIVATE that it would become */

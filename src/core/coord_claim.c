@@ -1,7 +1,7 @@
-/* coord_claim.c: succession: how a coordinator that knows nothing picks up a running group from its members, when it may
- * act, and what counts as a quorum. The same code serves a standalone coordinator that was started anew and one that a
- * member hosts. It relies on members to tell their view truthfully and to follow the highest term. It must not let two
- * coordinators choose two successors of one view. Section 9 of docs/protocol.md. */
+/* coord_claim.c: succession: how a coordinator that knows nothing picks up a running group from its members, when it
+ * may act, and what counts as a quorum. The same code serves a standalone coordinator that was started anew and one
+ * that a member hosts. It relies on members to tell their view truthfully and to follow the highest term. It must not
+ * let two coordinators choose two successors of one view. Section 9 of docs/protocol.md. */
 #include "core/coord.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 
 /* ---- Quorum (Q1) ----------------------------------------------------------------------------------------------- */
 
-int rg_vote_here(const rg_seat_t *s) { return s->conn != 0; }
+int rg_vote_here(const rg_seat_t *s) { return s->conn && !s->silent; }
 int rg_vote_reported(const rg_seat_t *s) { return s->reported; }
 int rg_vote_accepted(const rg_seat_t *s) { return s->accepted; }
 
@@ -120,13 +120,14 @@ void rg_claim_forget_group(rg_coord_t *c) {
     c->round = RG_ROUND_NONE;
     c->growth = RG_GROW_NONE;
     c->prop_len = c->activate_len = 0;
-    c->installed = c->froze = 0;
+    c->installed = c->froze = c->owed = 0;
     c->acting = 1;
     c->n_requests = c->n_complaints = 0;
     c->lack_at = c->vacant_at = c->retransmit_at = NEVER;
     c->grow_dirty = c->waiting_dirty = 1;
     for (int i = 0; i < 16; i++)
-        c->p.nonce[i] = (uint8_t)(c->p.nonce[i] * 167u + (uint8_t)(c->epoch >> (i % 8 * 8)) + (uint8_t)(c->p.id >> i) + 13u);
+        c->p.nonce[i] =
+            (uint8_t)(c->p.nonce[i] * 167u + (uint8_t)(c->epoch >> (i % 8 * 8)) + (uint8_t)(c->p.id >> i) + 13u);
     rg_coord_low(c);
 }
 
@@ -202,7 +203,7 @@ static void adopt(rg_coord_t *c, const rg_msg_rebind_t *b, const rg_view_head_t 
     memcpy(c->activate, last.p, last.len);
     c->activate_len = last.len;
     c->prop_len = 0;
-    c->installed = c->froze = 0;
+    c->installed = c->froze = c->owed = 0;
     c->n_gone = c->n_complaints = 0;
     c->complaint_at = NEVER;
     fall_silent(c);

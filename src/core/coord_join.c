@@ -121,6 +121,11 @@ void rg_coord_on_join(rg_coord_t *c, uint64_t conn, rg_r_t *r, uint16_t version)
         rg_coord_close(c, conn);
         return;
     }
+    /* Who is hosted is here for a group that is, and founds none. Ids are given by one coordinator at a time. */
+    if (rg_coord_succeeds(c) && (c->have_view ? !c->acting || !rg_coord_quorum(c, rg_vote_here) : c->p.hosted)) {
+        rg_coord_close(c, conn);
+        return;
+    }
     if (refuse_join(c, &j, version, &status, &t)) {
         rg_coord_refuse(c, conn, status, text);
         return;
@@ -155,13 +160,15 @@ void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebi
     s->conn = conn;
     rg_idmap_put(&c->by_conn, conn, (uint64_t)(s - c->seats));
     s->last_heard = c->now;
+    s->silent = 0;
     s->pid = b->pid;
     if (b->label[0]) memcpy(s->label, b->label, sizeof s->label);
     if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO; /* C7: it lives, and its report is waited for */
     s->told = 0;
     s->base = b->epoch;
     if (rg_coord_succeeds(c)) {
-        s->pending = b->fenced || b->accepted;
+        s->pending = (b->waits & RG_WAITS_FENCED) || b->accepted;
+        if (b->waits & RG_WAITS_PROMISE && b->epoch == c->epoch) c->owed = c->grow_dirty = 1;
         if (b->upto > c->next_id && b->upto <= RG_SET_ID_MAX) c->next_id = b->upto;
         rg_claim_seen(c, b->term);
     }
@@ -170,6 +177,8 @@ void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebi
     if (behind) rg_coord_resend_view(c, conn);
     if (c->round == RG_ROUND_COLLECT && !s->reported) rg_coord_freeze(c, s);
     if (c->round == RG_ROUND_INSTALL && !s->accepted) rg_coord_send_install(c, conn);
+    if (s->pending && c->round == RG_ROUND_NONE)
+        rg_coord_collect(c); /* it waits for one that nobody else goes on with */
     if (c->growth == RG_GROW_PREPARE && !s->promised) {
         rg_w_t w = rg_coord_begin(c);
         rg_w_header(&w, RG_MSG_PREPARE);
@@ -516,10 +525,11 @@ static void check_step(rg_coord_t *c) {
     send_prepare(c, RG_SEAT_MEMBER);
 }
 
-/* When the whole batch is gone, a view without newcomers frees the members from their promises at once. */
+/* When the whole batch is gone, a view without newcomers frees the members from their promises at once; with succession
+ * only when all have said that they have accepted nothing, for that would have to be proposed first. */
 static void prepare_step(rg_coord_t *c) {
     uint32_t n = choose_batch(c, 1);
-    for (uint32_t i = 0; n && i < c->n; i++)
+    for (uint32_t i = 0; (n || rg_coord_succeeds(c)) && i < c->n; i++)
         if (!c->seats[c->rank_seat[i]].promised) return;
     if (all_told(c)) join_view(c);
 }
@@ -529,5 +539,11 @@ void rg_coord_grow(rg_coord_t *c) {
     c->grow_dirty = 0;
     if (c->growth == RG_GROW_CHECK) check_step(c);
     else if (c->growth == RG_GROW_PREPARE) prepare_step(c);
-    if (c->growth == RG_GROW_NONE) start_check(c);
+    if (c->growth != RG_GROW_NONE || c->round != RG_ROUND_NONE) return;
+    if (c->owed && c->have_view) { /* the view that they wait for need not have newcomers */
+        c->growth = RG_GROW_PREPARE;
+        send_prepare(c, RG_SEAT_MEMBER);
+    } else {
+        start_check(c);
+    }
 }

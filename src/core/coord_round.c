@@ -135,8 +135,8 @@ int rg_coord_read_prop(rg_coord_t *c, int apply) {
     uint32_t kept;
     if (rg_r_header(&r, &version) != RG_MSG_ACTIVATE || version != RG_WIRE_VERSION) return 0;
     rg_r_view_head(&r, &v);
-    if (r.bad || v.kind == RG_VIEW_FIRST || v.form & RG_VIEW_WHOLE || v.parent != c->epoch ||
-        v.epoch != c->epoch + 1 || !v.n || v.n > c->p.max_members)
+    if (r.bad || v.kind == RG_VIEW_FIRST || v.form & RG_VIEW_WHOLE || v.parent != c->epoch || v.epoch != c->epoch + 1 ||
+        !v.n || v.n > c->p.max_members)
         return 0;
     if (!read_gone(c, &r, &kept, apply) || !read_added(c, &r, &v, kept)) return 0;
     uint32_t changed = rg_r_u32(&r);
@@ -230,7 +230,8 @@ static void activate(rg_coord_t *c, uint32_t old) {
 static void expel_others(rg_coord_t *c, uint32_t old) {
     for (uint32_t i = 0; i < old; i++) {
         rg_seat_t *s = &c->seats[c->rank_seat[i]];
-        if (!s->mark) rg_coord_expel(c, s, (rg_status_t)(s->cause_status ? s->cause_status : RG_ERR_EXPELLED), s->cause);
+        if (!s->mark)
+            rg_coord_expel(c, s, (rg_status_t)(s->cause_status ? s->cause_status : RG_ERR_EXPELLED), s->cause);
     }
 }
 
@@ -272,7 +273,7 @@ void rg_coord_choose(rg_coord_t *c) {
     c->view_term = c->next.term;
     c->kind = c->next.kind;
     c->n = c->next.n;
-    c->installed = c->froze = 0;
+    c->installed = c->froze = c->owed = 0;
     c->lack_at = NEVER;
     int suspects = adopt_ranks(c);
     for (uint32_t i = c->population; i-- > 0;)
@@ -305,7 +306,7 @@ static void install(rg_coord_t *c) {
     rg_w_bytes(&w, c->prop + RG_WIRE_HEADER, c->prop_len - RG_WIRE_HEADER);
     rg_sent_t msg = rg_coord_end(c, &w);
     for (uint32_t i = 0; i < c->n; i++) {
-        c->seats[c->rank_seat[i]].accepted = 0;
+        c->seats[c->rank_seat[i]].accepted = c->seats[c->rank_seat[i]].promised = 0;
         rg_coord_send(c, c->seats[c->rank_seat[i]].conn, msg);
     }
     c->retransmit_at = c->now + c->p.heartbeat_ns / 4;

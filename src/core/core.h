@@ -59,7 +59,7 @@ typedef enum rg_view_kind { RG_VIEW_FIRST = 0, RG_VIEW_RECOVERY = 1, RG_VIEW_JOI
 
 typedef struct rg_core_view {
     uint64_t epoch, parent, term, term_owner;
-    uint64_t witness; /* the coordinator that has a vote on this view's successor; 0: only members have */
+    uint64_t witness;    /* the coordinator that has a vote on this view's successor; 0: only members have */
     uint64_t data_epoch; /* own epoch for FIRST and RECOVERY, the parent's for JOIN (G5) */
     rg_view_kind_t kind;
     uint64_t cut; /* JOIN: first generation of the newcomers */
@@ -145,23 +145,23 @@ typedef enum rg_mact {
                           is meant */
     RG_MACT_OP_COMMIT, /* show success. keep != 0: keep a private copy of the result until OP_RELEASE. computed: data
                           epoch of the result */
-    RG_MACT_OP_RELEASE, /* drop the copy: every participant has it */
-    RG_MACT_OP_RESTART, /* restore the input and run `key` again in the present data epoch */
-    RG_MACT_OP_FORWARD, /* restore the input, then receive the finished result from `peer` -> OP_FETCHED; `computed` as
-                           above */
-    RG_MACT_OP_SERVE,   /* send the kept copy of `key` to `peer` (which got OP_FORWARD, or will when it starts); comes
-                           last in a step */
-    RG_MACT_OP_ABORT,   /* restore the input and show status, blame `peer` (0: nobody), text */
-    RG_MACT_BOUNDARY,   /* generation `gen` may begin: the boundary call returns; rg_member_view() has who is in */
-    RG_MACT_NOTE,       /* stamp `note` on messages to members (watermark); flush != 0: send it now to everybody */
-    RG_MACT_EXPELLED,   /* we are out: status (EXPELLED, or CLOSED after LEAVE), text. Every open operation has got
-                           OP_ABORT */
-    RG_MACT_CONTROL,    /* (re)connect to the coordinator, giving up a connection that there may be. peer 0: to the
-                           configured address, or the next of a list. Else (succession) to the office in the process of
-                           member `peer`, whose record is `member`: its data port, or, when it is this process, the
-                           machine that OFFICE_OPEN started. No office there: RG_MEV_CONTROL_DOWN */
-    RG_MACT_OFFICE_OPEN, /* (succession, host_office) run an rg_coord_t in this process, with mode SUCCESSION, hosted = 1
-                            and id = note; it needs no other state: members bring it. A CONTROL to it follows */
+    RG_MACT_OP_RELEASE,  /* drop the copy: every participant has it */
+    RG_MACT_OP_RESTART,  /* restore the input and run `key` again in the present data epoch */
+    RG_MACT_OP_FORWARD,  /* restore the input, then receive the finished result from `peer` -> OP_FETCHED; `computed` as
+                            above */
+    RG_MACT_OP_SERVE,    /* send the kept copy of `key` to `peer` (which got OP_FORWARD, or will when it starts); comes
+                            last in a step */
+    RG_MACT_OP_ABORT,    /* restore the input and show status, blame `peer` (0: nobody), text */
+    RG_MACT_BOUNDARY,    /* generation `gen` may begin: the boundary call returns; rg_member_view() has who is in */
+    RG_MACT_NOTE,        /* stamp `note` on messages to members (watermark); flush != 0: send it now to everybody */
+    RG_MACT_EXPELLED,    /* we are out: status (EXPELLED, or CLOSED after LEAVE), text. Every open operation has got
+                            OP_ABORT */
+    RG_MACT_CONTROL,     /* (re)connect to the coordinator, giving up a connection that there may be. peer 0: to the
+                            configured address, or the next of a list. Else (succession) to the office in the process of
+                            member `peer`, whose record is `member`: its data port, or, when it is this process, the
+                            machine that OFFICE_OPEN started. No office there: RG_MEV_CONTROL_DOWN */
+    RG_MACT_OFFICE_OPEN, /* (succession, host_office) run an rg_coord_t in this process, with mode SUCCESSION, hosted =
+                            1 and id = note; it needs no other state: members bring it. A CONTROL to it follows */
     RG_MACT_OFFICE_CLOSE /* end it: send what it still has to say, close its connections, free it */
 } rg_mact_t;
 
@@ -226,12 +226,12 @@ typedef struct rg_coord_params {
     uint64_t id;       /* of the coordinator: owner of its terms. SUCCESSION: never the same again, also not after a
                           restart: random with RG_OFFICE_STANDALONE set, or as OFFICE_OPEN says */
     rg_mode_t mode;
-    uint32_t hosted;       /* SUCCESSION: runs in a member's process, so it has no vote of its own */
-    uint64_t takeover_ns;  /* SUCCESSION: members wait so long for a lost coordinator before they look for another; 0:
-                              two heartbeats */
-    uint64_t found_at_ns;  /* SUCCESSION: no first view before this time: members of a running group may be on their way
-                              to a coordinator that was just started */
-    uint64_t first_id;     /* member ids start above this one */
+    uint32_t hosted;      /* SUCCESSION: runs in a member's process, so it has no vote of its own */
+    uint64_t takeover_ns; /* SUCCESSION: members wait so long for a lost coordinator before they look for another; 0:
+                             two heartbeats */
+    uint64_t found_at_ns; /* SUCCESSION: no first view before this time: members of a running group may be on their way
+                             to a coordinator that was just started */
+    uint64_t first_id;    /* member ids start above this one */
     char group[RG_CORE_NAME_MAX];
 } rg_coord_params_t;
 

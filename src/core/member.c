@@ -7,6 +7,7 @@
 
 #define BACKOFF_MIN_NS 100000000u
 #define BACKOFF_MAX_NS 2000000000u
+#define WELCOME_NS 5000000000u /* a coordinator that says nothing to a JOIN for so long is dialled anew */
 #define NEVER UINT64_MAX
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
@@ -223,7 +224,8 @@ rg_msg_rebind_t rg_member_self(const rg_member_t *m) {
                           .epoch = m->view.epoch,
                           .accepted = m->accepted,
                           .upto = m->upto,
-                          .fenced = (uint8_t)m->fenced,
+                          .waits =
+                              (uint8_t)((m->fenced ? RG_WAITS_FENCED : 0) | (m->promise_on ? RG_WAITS_PROMISE : 0)),
                           .pid = m->p.pid,
                           .term = m->promised };
     memcpy(b.group, m->p.group, sizeof b.group);
@@ -326,6 +328,7 @@ static void control_up(rg_member_t *m) {
     if (m->phase == RG_PH_OVER) return;
     if (m->phase != RG_PH_MEMBER) {
         rg_links_join(m);
+        m->heartbeat_at = m->now + WELCOME_NS;
         return;
     }
     rg_msg_rebind_t b = rg_member_self(m);
@@ -344,7 +347,8 @@ static void control_down(rg_member_t *m) {
     m->control_at = m->now + m->backoff_ns;
     m->backoff_ns = m->backoff_ns * 2 > BACKOFF_MAX_NS ? BACKOFF_MAX_NS : m->backoff_ns * 2;
     if (succeeds(m)) m->control_at = m->now + m->heartbeat_ns / 16; /* another place is tried next */
-    m->heartbeat_at = m->phase == RG_PH_MEMBER ? m->now + m->heartbeat_ns / 8 : NEVER;
+    if (m->phase != RG_PH_MEMBER) m->heartbeat_at = NEVER;
+    else if (m->heartbeat_at == NEVER) m->heartbeat_at = m->now + m->heartbeat_ns / 8;
 }
 
 static void send_heartbeat(rg_member_t *m) {
@@ -378,8 +382,17 @@ static void member_timers(rg_member_t *m) {
         rg_member_expel(m, RG_ERR_CLOSED, "left; the coordinator did not answer", m->view.epoch);
         return;
     }
+    if (m->now >= m->heartbeat_at && m->phase == RG_PH_NEW) {
+        m->heartbeat_at = NEVER;
+        control_dial(m);
+    }
     if (m->now >= m->heartbeat_at) {
         send_heartbeat(m);
+        if (m->phase == RG_PH_CANDIDATE && m->succession && m->control_up && rg_member_lost_long(m) &&
+            m->now - m->control_since >= m->heartbeat_ns) {
+            m->heartbeat_at = NEVER; /* the connection is dead, or leads to a coordinator that does not act */
+            control_dial(m);
+        }
         if (m->phase == RG_PH_MEMBER && rg_member_lost_long(m)) {
             /* B7. The connection may be open and dead: only a new one can tell. */
             if (m->control_up && !m->control_silent && m->now - m->control_since >= patience(m)) {

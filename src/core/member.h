@@ -14,12 +14,12 @@
 #define RG_KEEP_MAX 64u      /* copies of small results */
 #define RG_STREAMS_MAX 4096u /* pairs of set and tag that are remembered */
 #define RG_STREAM_HASH 8192u
-#define RG_DROPPED_MAX 256u      /* sub-groups that were given up here, whose operations need no marks */
-#define RG_SET_IDS_PER_MEMBER 8u /* ids in all sub-groups together, as a multiple of max_members */
-#define RG_TEXTS 64u             /* error texts of marked and failing operations */
-#define RG_MISSING_MAX 64u       /* links that a READY can name as missing */
-#define RG_FLUSH_EVERY 16u       /* small operations between two forced watermarks */
-#define RG_BOUNDARY_MEMORY 8u    /* boundaries by which the next ones are foreseen */
+#define RG_DROPPED_MAX 256u                    /* sub-groups that were given up here, whose operations need no marks */
+#define RG_SET_IDS_PER_MEMBER 8u               /* ids in all sub-groups together, as a multiple of max_members */
+#define RG_TEXTS 64u                           /* error texts of marked and failing operations */
+#define RG_MISSING_MAX 64u                     /* links that a READY can name as missing */
+#define RG_FLUSH_EVERY 16u                     /* small operations between two forced watermarks */
+#define RG_BOUNDARY_MEMORY 8u                  /* boundaries by which the next ones are foreseen */
 #define RG_OUT_BYTES (3 * RG_CORE_MAX_MESSAGE) /* a proposal, a report and what is said beside them */
 
 typedef enum rg_ent_state {
@@ -30,6 +30,7 @@ typedef enum rg_ent_state {
     RG_ENT_FETCHING, /* R, and a finished result is on its way from a holder */
     RG_ENT_COMPLETE, /* C */
     RG_ENT_KEPT,     /* X with a copy */
+    RG_ENT_DOOMED,   /* R: it cannot run in the shape in which it was called; its end has been asked for (E8) */
     RG_ENT_DEAD /* B: ended here alone because the coordinator was lost; kept until a view change tells the others */
 } rg_ent_state_t;
 
@@ -208,6 +209,7 @@ void rg_op_abort(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame
 void rg_op_release(rg_member_t *m, rg_ent_t *e);
 void rg_op_begin(rg_member_t *m, rg_ent_t *e); /* RUN, or the end of what has no chance in the present view */
 void rg_op_rootless(rg_member_t *m, rg_ent_t *e, uint64_t root);
+void rg_op_doom(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text);
 void rg_op_end_here(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text);
 void rg_ops_release(rg_member_t *m);
 void rg_ops_commit_delayed(rg_member_t *m);

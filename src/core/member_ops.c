@@ -282,9 +282,20 @@ void rg_op_end_here(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t bl
     e->wanted = 1;
 }
 
+/* E8. It has no chance here, but how it ends is for all to be decided: somebody else may have ended it for a reason of
+ * its own. Until then it waits, asked for. */
+void rg_op_doom(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t blame, const char *text) {
+    e->state = RG_ENT_DOOMED;
+    e->status = (int16_t)status;
+    e->blame = blame;
+    e->text = rg_member_intern(m, text);
+    if (!e->wanted) m->wanted_count++;
+    e->wanted = 1;
+}
+
 static int ent_unfinished(const rg_ent_t *e) {
     return e->state == RG_ENT_QUEUED || e->state == RG_ENT_RUNNING || e->state == RG_ENT_FETCHING ||
-           e->state == RG_ENT_COMPLETE;
+           e->state == RG_ENT_DOOMED || e->state == RG_ENT_COMPLETE;
 }
 
 /* A participant of this operation that cannot be reached, or NULL. */
@@ -467,7 +478,7 @@ static void op_complete(rg_member_t *m, rg_ent_t *e) {
 }
 
 static void op_fail(rg_member_t *m, rg_ent_t *e, const rg_member_event_t *ev) {
-    if (!ent_unfinished(e)) return;
+    if (!ent_unfinished(e) || e->state == RG_ENT_DOOMED) return;
     e->status = (int16_t)(ev->status < 0 ? ev->status : RG_ERR_CANCELLED);
     e->blame = ev->peer;
     e->text = rg_member_intern(m, ev->text);

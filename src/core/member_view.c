@@ -60,6 +60,7 @@ static int report_entry(rg_member_t *m, const rg_ent_t *e, rg_op_report_t *o) {
         if (e->mark == RG_ABORT) o->state = RG_OPS_ABORTED;
         break;
     case RG_ENT_RUNNING:
+    case RG_ENT_DOOMED:
     case RG_ENT_FETCHING: o->state = RG_OPS_RUNNING; break;
     case RG_ENT_COMPLETE: o->state = RG_OPS_COMPLETE; break;
     case RG_ENT_KEPT: o->state = RG_OPS_KEPT; break;
@@ -564,7 +565,7 @@ static void carry_queued(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, ui
     }
     uint64_t lost = rg_sig_shaped(&e->sig) ? lost_participant(m, e->key, old_n) : 0;
     if (lost) { /* E8: the caller's buffers have the shape of the view before */
-        rg_op_end_here(m, e, RG_ERR_PEER_LOST, lost, lost_text(m, lost));
+        rg_op_doom(m, e, RG_ERR_PEER_LOST, lost, lost_text(m, lost));
         return;
     }
     e->state = RG_ENT_RUNNING;
@@ -591,6 +592,10 @@ static void carry_out(rg_member_t *m, rg_ent_t *e, const rg_decision_t *d, uint3
     switch (e->state) {
     case RG_ENT_QUEUED: carry_queued(m, e, d, old_n); break;
     case RG_ENT_KEPT: carry_kept(m, e, d); break;
+    case RG_ENT_DOOMED:
+        if (d && d->verdict == RG_ABORT) carry_abort(m, e, d);
+        else if (d && d->verdict != RG_RESTART) m->broken = 1; /* nobody can have finished it without this member */
+        break;
     case RG_ENT_DEAD:
         /* It may have died after it was reported as running; then the others will wait for it until they are told. */
         if (d && d->verdict != RG_RESTART) rg_ent_remove(m, e);

@@ -197,7 +197,7 @@ void rg_w_rebind_body(rg_w_t *w, const rg_msg_rebind_t *b) {
     rg_w_bytes(w, b->nonce, 16);
     rg_w_term(w, b->term);
     rg_w_u64(w, b->accepted);
-    rg_w_u8(w, b->fenced);
+    rg_w_u8(w, b->waits);
     rg_w_u64(w, b->upto);
     rg_w_u32(w, b->pid);
     rg_w_text(w, b->label, RG_CORE_NAME_MAX - 1);
@@ -210,7 +210,7 @@ void rg_r_rebind(rg_r_t *r, rg_msg_rebind_t *b) {
     rg_r_bytes(r, b->nonce, 16);
     b->term = rg_r_term(r);
     b->accepted = rg_r_u64(r);
-    b->fenced = rg_r_u8(r);
+    b->waits = rg_r_u8(r);
     b->upto = rg_r_u64(r);
     b->pid = rg_r_u32(r);
     rg_r_text(r, b->label, sizeof b->label);

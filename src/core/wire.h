@@ -86,11 +86,14 @@ typedef struct rg_msg_join {
     uint8_t addr[RG_CORE_ADDR_MAX];
 } rg_msg_join_t;
 
+#define RG_WAITS_FENCED 1u  /* for a round */
+#define RG_WAITS_PROMISE 2u /* for any successor of the view: it has promised to pass no boundary before one */
+
 /* What a member says of itself on a new connection. accepted: the epoch of the proposal that it has accepted, or 0. */
 typedef struct rg_msg_rebind {
     char group[RG_CORE_NAME_MAX], label[RG_CORE_NAME_MAX];
     uint64_t id, epoch, accepted, upto;
-    uint8_t nonce[16], fenced;
+    uint8_t nonce[16], waits; /* bits of RG_WAITS_* */
     uint32_t pid;
     rg_term_t term;
 } rg_msg_rebind_t;
@@ -226,8 +229,8 @@ static inline int rg_sig_shaped(const rg_op_sig_t *s) {
     return s->kind == RG_KIND_ALL_GATHER || s->kind == RG_KIND_REDUCE_SCATTER || s->kind == RG_KIND_GATHER ||
            s->kind == RG_KIND_SCATTER || s->kind == RG_KIND_ALL_TO_ALL || s->kind == RG_KIND_P2P;
 }
-/* Those of them in which nobody has a result before all have given something: such a one may be small enough for rule S,
- * for everybody can be given, and keep, what all have given (docs/protocol.md, section 3). */
+/* Those of them in which nobody has a result before all have given something: such a one may be small enough for rule
+ * S, for everybody can be given, and keep, what all have given (docs/protocol.md, section 3). */
 static inline int rg_sig_mutual(const rg_op_sig_t *s) {
     return s->kind == RG_KIND_ALL_GATHER || s->kind == RG_KIND_REDUCE_SCATTER || s->kind == RG_KIND_ALL_TO_ALL;
 }

@@ -4,6 +4,7 @@
 
 void fault_plan(world_t *w) {
     w->faults = (uint32_t)sim_below(w, 6);
+    if (w->succession) w->faults *= 2;
     for (uint32_t i = 0; i < w->faults; i++) sim_push(w, 5 * MS + sim_below(w, w->phase2_at - 10 * MS), EV_FAULT, -1);
     uint32_t joins = (uint32_t)sim_below(w, 4);
     for (uint32_t i = 0; i < joins; i++) sim_start_proc(w, sim_below(w, w->phase2_at), 1);
@@ -21,6 +22,8 @@ void fault_crash(world_t *w, int node, int quiet) {
     p->gone = 1;
     conn_break(w, p->conn, !quiet, 0);
     p->conn = 0;
+    if (p->office >= 0) office_end(w, p->office, quiet);
+    p->office = -1;
     for (int i = 0; i < w->n_procs; i++)
         if (i != node) link_break(w, node, i, 0, !quiet);
 }
@@ -36,11 +39,65 @@ static int pick(world_t *w, int member) {
 
 static void again(world_t *w) { sim_start_proc(w, w->now + sim_below(w, 20 * MS), 1); }
 
+/* ---- What befalls coordinators and the network between all ----------------------------------------------------- */
+
+static void partition(world_t *w) {
+    uint64_t side = sim_random(w);
+    sim_trace(w, "the network falls apart: %llx", (unsigned long long)(side & ((2u << MAXP) - 1)));
+    for (int i = 0; i <= MAXP; i++)
+        for (int k = 0; k <= MAXP; k++)
+            if ((side >> i & 1) != (side >> k & 1)) sim_cut(w, i, k);
+}
+
+/* One place is cut off, both ways or one way, from some of the others. */
+static void isolate(world_t *w, int place) {
+    uint64_t out = sim_random(w), in = sim_below(w, 2) ? out : sim_random(w);
+    if (sim_below(w, 2)) out = in = ~0ull;
+    sim_trace(w, "place %d is cut off", place);
+    for (int k = 0; k <= MAXP; k++) {
+        if (out >> k & 1) sim_cut(w, place, k);
+        if (in >> k & 1) sim_cut(w, k, place);
+    }
+}
+
+static void rejoin_network(world_t *w) {
+    sim_trace(w, "the network is whole again");
+    sim_uncut(w);
+    for (uint32_t i = 1; i <= w->n_conns; i++)
+        if (w->conns[i].lost && sim_below(w, 2)) conn_break(w, i, 1, 1);
+}
+
+static void strike_office(world_t *w, int a) {
+    switch (sim_below(w, 8)) {
+    case 0:
+    case 1:
+        if (w->standalone >= 0) office_end(w, w->standalone, (int)sim_below(w, 2));
+        break;
+    case 2: /* dies and is started again at once */
+        if (w->standalone >= 0) office_end(w, w->standalone, (int)sim_below(w, 2));
+        office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1));
+        break;
+    case 3:
+        if (w->standalone < 0) office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1));
+        break;
+    case 4: partition(w); break;
+    case 5: isolate(w, sim_below(w, 2) ? ALONE : a); break;
+    case 6: rejoin_network(w); break;
+    default: /* whoever hosts a coordinator dies */
+        for (int i = 0; i < w->n_procs; i++)
+            if (w->procs[i].office >= 0 && sim_below(w, 2)) fault_crash(w, i, (int)sim_below(w, 2));
+    }
+}
+
 void fault_strike(world_t *w) {
     if (w->healed) return;
     int a = pick(w, (int)sim_below(w, 4)), b;
     if (a < 0) return;
     proc_t *p = &w->procs[a];
+    if (w->succession && sim_below(w, 2)) {
+        strike_office(w, a);
+        return;
+    }
     switch (sim_below(w, 10)) {
     case 0:
     case 1:
@@ -78,7 +135,7 @@ void fault_strike(world_t *w) {
     case 8: {
         uint64_t t = sim_below(w, 2 * w->heartbeat);
         sim_trace(w, "the coordinator is stopped for %llu ms", (unsigned long long)(t / MS));
-        w->coord_paused = w->now + t;
+        if (w->standalone >= 0) w->offices[w->standalone].paused = w->now + t;
         break;
     }
     default:

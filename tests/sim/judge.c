@@ -11,6 +11,7 @@ void judge_run(world_t *w, int node, const open_op_t *o) {
                  (unsigned long long)o->called, (unsigned long long)mask, (unsigned long long)o->key.gen,
                  (unsigned long long)o->key.op);
     for (uint32_t i = w->n_parts; i-- > 0;) {
+        if (w->parts[i].founded != w->procs[node].founded) continue;
         if (w->parts[i].epoch != epoch || w->parts[i].gen != o->key.gen || w->parts[i].set != o->key.set) continue;
         if (w->parts[i].mask != mask)
             sim_fail(w, "participants are the same for all",
@@ -19,6 +20,7 @@ void judge_run(world_t *w, int node, const open_op_t *o) {
         return;
     }
     if (w->n_parts == sizeof w->parts / sizeof w->parts[0]) return;
+    w->parts[w->n_parts].founded = w->procs[node].founded;
     w->parts[w->n_parts].epoch = epoch;
     w->parts[w->n_parts].gen = o->key.gen;
     w->parts[w->n_parts].set = o->key.set;
@@ -57,15 +59,48 @@ void judge_step(world_t *w, int node) {
 
 /* ---- The end --------------------------------------------------------------------------------------------------- */
 
-static int waits_for_founders(world_t *w) {
+static int waits_for_founders(world_t *w, const proc_t *p) {
     uint32_t here = 0, need = 0;
-    if (w->coord->have_view) return 0;
-    for (uint32_t i = 0; i < w->coord->population; i++) {
-        const rg_seat_t *s = &w->coord->seats[w->coord->roster[i]];
+    int k = w->conns[p->conn].office;
+    const rg_coord_t *c = p->conn && w->offices[k].alive ? w->offices[k].core : NULL;
+    if (!c || c->have_view) return 0;
+    for (uint32_t i = 0; i < c->population; i++) {
+        const rg_seat_t *s = &c->seats[c->roster[i]];
         here++;
         if (s->min_size > need) need = s->min_size;
     }
     return here < need;
+}
+
+/* The coordinator that acts for the group of this nonce, or NULL. */
+const rg_coord_t *judge_office(world_t *w, uint64_t nonce) {
+    const rg_coord_t *best = NULL;
+    for (int k = 0; k < w->n_offices; k++) {
+        const rg_coord_t *c = w->offices[k].alive ? w->offices[k].core : NULL;
+        uint64_t n;
+        if (!c || !c->have_view || !c->acting) continue;
+        memcpy(&n, c->p.nonce, sizeof n);
+        if (n == nonce && (!best || c->epoch > best->epoch)) best = c;
+    }
+    return best;
+}
+
+/* No split brain: one successor for each view, and one view for each epoch, whoever activates it. */
+void judge_view(world_t *w, int node) {
+    const proc_t *p = &w->procs[node];
+    const rg_core_view_t *v = rg_member_view(p->core);
+    uint64_t members = v->n;
+    for (uint32_t i = 0; i < v->n; i++) members = sim_hash(members, v->members[i].id, v->members[i].first_gen);
+    for (uint32_t i = w->n_seen; i-- > 0;) {
+        const seen_view_t *x = &w->seen[i];
+        if (x->founded != p->founded || (x->epoch != v->epoch && x->parent != v->parent)) continue;
+        if (x->epoch == v->epoch && x->parent == v->parent && x->members == members) return;
+        sim_fail(w, "a view has one successor", "process %d: view %llu after %llu, others %llu after %llu", node,
+                 (unsigned long long)v->epoch, (unsigned long long)v->parent, (unsigned long long)x->epoch,
+                 (unsigned long long)x->parent);
+        return;
+    }
+    if (w->n_seen < MAXVIEW) w->seen[w->n_seen++] = (seen_view_t){ p->founded, v->epoch, v->parent, members };
 }
 
 int judge_idle(world_t *w, const char **why, int *who) {
@@ -75,7 +110,7 @@ int judge_idle(world_t *w, const char **why, int *who) {
         if (!p->alive || p->over) continue;
         if (!p->joined) {
             *why = "is not let in";
-            if (waits_for_founders(w)) continue;
+            if (waits_for_founders(w, p)) continue;
             return 0;
         }
         *why = p->waiting_boundary ? "waits at a boundary" : "has not come to the end";
@@ -91,13 +126,14 @@ int judge_idle(world_t *w, const char **why, int *who) {
         *why = rg_member_fenced(p->core) ? "stays fenced" : "keeps copies that all have";
         if (rg_member_fenced(p->core) || !rg_member_drained(p->core)) return 0;
         *why = "is not in the view of the coordinator";
-        if (!w->coord->have_view || rg_member_view(p->core)->epoch != w->coord->epoch) return 0;
+        const rg_coord_t *c = judge_office(w, sim_nonce(p));
+        if (!c || rg_member_view(p->core)->epoch != c->epoch) return 0;
+        *why = "has a coordinator that is in a round";
+        if (c->round != RG_ROUND_NONE) return 0;
         *why = "has an operation in its table that is over";
         if (p->core->ents_own) return 0;
     }
-    *who = -1;
-    *why = "the coordinator is in a round that does not end";
-    return w->coord->round == RG_ROUND_NONE;
+    return 1;
 }
 
 /* What nobody gave up, and of whose participants nobody was lost, succeeds, whatever became of others. */
@@ -127,13 +163,12 @@ void judge_end(world_t *w) {
         }
     }
     /* Whoever is alive and inside agrees on the view. */
-    uint64_t epoch = 0;
     for (int q = 0; q < w->n_procs; q++) {
         const rg_core_view_t *v = w->procs[q].gone || !w->procs[q].joined ? NULL : rg_member_view(w->procs[q].core);
         if (!v) continue;
-        if (epoch && v->epoch != epoch)
+        const rg_coord_t *c = judge_office(w, sim_nonce(&w->procs[q]));
+        if (!c || v->epoch != c->epoch)
             sim_fail(w, "all are in one view", "process %d: %llu, not %llu", q, (unsigned long long)v->epoch,
-                     (unsigned long long)epoch);
-        epoch = v->epoch;
+                     (unsigned long long)(c ? c->epoch : 0));
     }
 }

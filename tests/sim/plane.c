@@ -6,7 +6,7 @@
 
 /* ---- Names ----------------------------------------------------------------------------------------------------- */
 
-int proc_of(world_t *w, uint64_t id) { return id < MAXCONN ? w->slot_of_id[id] - 1 : -1; }
+int proc_of(world_t *w, uint64_t id) { return id < MAXID ? w->slot_of_id[id] - 1 : -1; }
 
 int ledger_of(world_t *w, int node, rg_op_key_t key) {
     uint64_t founded = w->procs[node].founded;
@@ -23,6 +23,13 @@ int ledger_of(world_t *w, int node, rg_op_key_t key) {
     w->ledger[w->n_ledger].founded = founded;
     w->khash[i] = (int16_t)(w->n_ledger + 1);
     return w->n_ledger++;
+}
+
+/* Two groups of one name are told apart by it. */
+uint64_t sim_nonce(const proc_t *p) {
+    uint64_t n;
+    memcpy(&n, p->core->nonce, sizeof n);
+    return n;
 }
 
 /* True once in a run that has this fault planted, at a moment drawn from the seed. */
@@ -61,8 +68,8 @@ static link_t *link_of(world_t *w, int a, int b) { return a < b ? &w->links[a][b
 void link_try(world_t *w, int a, int b) {
     link_t *l = link_of(w, a, b);
     proc_t *pa = &w->procs[a], *pb = &w->procs[b];
-    if (l->up || !pa->alive || !pb->alive || !pa->linked[b] || !pb->linked[a] || pa->lid[b] != pb->id ||
-        pb->lid[a] != pa->id)
+    if (l->up || !pa->alive || !pb->alive || !sim_reaches(w, a, b) || !sim_reaches(w, b, a) || !pa->linked[b] ||
+        !pb->linked[a] || pa->lid[b] != pb->id || pb->lid[a] != pa->id)
         return;
     l->up = 1;
     pa->ltoken[b] = pb->ltoken[a] = ++l->token;
@@ -95,6 +102,7 @@ void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *
 
 static void connect_to(world_t *w, int node, const rg_core_member_t *m) {
     int q = m->identity[0];
+    if (w->stale_id[m->id]) return;
     w->slot_of_id[m->id] = (int16_t)(q + 1);
     if (w->procs[node].linked[q] && w->procs[node].lid[q] != m->id) link_break(w, node, q, 0, 1);
     w->procs[node].linked[q] = 1;
@@ -367,11 +375,12 @@ static void act_view(world_t *w, int node, int joined, uint64_t gen) {
     proc_t *p = &w->procs[node];
     const rg_core_view_t *v = rg_member_view(p->core);
     p->data_epoch = v->data_epoch;
-    p->fenced = 0;
+    p->fenced = rg_member_fenced(p->core);
     if (joined) {
         int elder = proc_of(w, v->members[0].id);
         p->joined = 1;
-        p->founded = v->kind == RG_VIEW_FIRST || elder < 0 ? v->epoch : w->procs[elder].founded;
+        p->founded =
+            v->kind == RG_VIEW_FIRST || elder < 0 ? sim_hash(sim_nonce(p), v->epoch, 3) : w->procs[elder].founded;
         p->gen = p->first_gen = gen;
         p->idx = 0;
         w->joins++;
@@ -389,6 +398,7 @@ static void act_view(world_t *w, int node, int joined, uint64_t gen) {
         r->first_gen[i] = v->members[i].first_gen;
     }
     w->views++;
+    judge_view(w, node);
     sim_trace(w, "process %d: view %llu of %u members, data epoch %llu", node, (unsigned long long)v->epoch, v->n,
               (unsigned long long)v->data_epoch);
 }
@@ -408,6 +418,7 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
     case RG_MACT_DISCONNECT: disconnect_from(w, node, a->peer); break;
     case RG_MACT_WELCOME:
         p->renamed |= p->id != 0; /* a member that never heard that it was one, and comes as another */
+        w->stale_id[p->id] = p->id != 0;
         p->id = a->peer;
         w->slot_of_id[a->peer] = (int16_t)(node + 1);
         break;
@@ -436,18 +447,22 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
         conn_break(w, p->conn, 1, 0);
         p->conn = 0;
         break;
-    case RG_MACT_CONTROL: proc_dial(w, node); break;
-    case RG_MACT_OFFICE_OPEN:
+    case RG_MACT_CONTROL: proc_dial(w, node, a->peer); break;
+    case RG_MACT_OFFICE_OPEN: p->office = office_open(w, node, a->note); break;
     case RG_MACT_OFFICE_CLOSE:
+        office_end(w, p->office, 0);
+        p->office = -1;
+        break;
     case RG_MACT_WAITING: break;
     }
 }
 
 static const char *action_name(rg_mact_t t) {
-    static const char *const names[] = { "SEND",      "CONNECT",    "DISCONNECT", "WELCOME",    "JOINED",
-                                         "REFUSED",   "WAITING",    "FENCE",      "VIEW",       "OP_RUN",
-                                         "OP_COMMIT", "OP_RELEASE", "OP_RESTART", "OP_FORWARD", "OP_SERVE",
-                                         "OP_ABORT",  "BOUNDARY",   "NOTE",       "EXPELLED",   "CONTROL" };
+    static const char *const names[] = { "SEND",        "CONNECT",     "DISCONNECT", "WELCOME",    "JOINED",
+                                         "REFUSED",     "WAITING",     "FENCE",      "VIEW",       "OP_RUN",
+                                         "OP_COMMIT",   "OP_RELEASE",  "OP_RESTART", "OP_FORWARD", "OP_SERVE",
+                                         "OP_ABORT",    "BOUNDARY",    "NOTE",       "EXPELLED",   "CONTROL",
+                                         "OFFICE_OPEN", "OFFICE_CLOSE" };
     return names[t];
 }
 
@@ -457,7 +472,7 @@ void proc_event(world_t *w, int node, rg_member_event_t *ev) {
     proc_t *p = &w->procs[node];
     if (!p->alive || p->over || w->failed) return;
     ev->now_ns = w->now;
-    int local = ev->type != RG_MEV_MESSAGE && ev->type != RG_MEV_OP_START;
+    int local = ev->type != RG_MEV_MESSAGE && ev->type != RG_MEV_OP_START && !w->succession;
     rg_status_t st = rg_member_step(p->core, ev);
     if (st != RG_OK) sim_fail(w, "member: step failed", "process %d, event %d, status %d", node, ev->type, st);
     judge_step(w, node);

@@ -1,4 +1,4 @@
-/* sim.h: a seeded simulation of a group: one coordinator and a changing set of processes on a virtual network, each
+/* sim.h: a seeded simulation of a group: coordinators and a changing set of processes on a virtual network, each
  * with the library's own core and an abstract data plane in place of the engine. It relies on src/core only; nothing
  * in it may depend on real time, addresses or the order of a hash, so that a seed always replays to the same trace. */
 #ifndef SIM_H
@@ -18,9 +18,14 @@
 #define MAXROSTER 64
 #define MAXPLAN 4096
 #define MAXCONN 4096
+#define MAXOFFICE 200 /* coordinators of a run, one after the other or at once */
+#define MAXID 65536
+#define MAXVIEW 4096
+#define ALONE MAXP /* where the standalone coordinator is, among places */
 #define MS 1000000ull
 #define US 1000ull
 #define NEVER UINT64_MAX
+#define SUCCESSION_SEEDS 1000000u /* from here on seeds are of groups whose coordinator can be succeeded */
 
 typedef enum {
     EV_TICK,
@@ -56,6 +61,10 @@ typedef enum {
     PLANT_STREAMS,
     PLANT_SET_MAP,
     PLANT_NO_ABORT,
+    PLANT_ON_INSTALL,
+    PLANT_NO_PROPOSAL,
+    PLANT_QUORUM,
+    PLANT_ACT_ALONE,
     PLANT_END
 } plant_t;
 
@@ -102,6 +111,7 @@ typedef struct proc {
     rg_member_t *core;
     uint64_t id, conn, paused_until, tick_at, data_epoch, gen, first_gen, note, founded;
     int waiting_boundary, program_set, dialing, renamed;
+    int office; /* of the coordinator that it hosts; -1: none */
     uint32_t idx;
     open_op_t ops[MAXOPEN];
     uint32_t n_ops;
@@ -145,9 +155,22 @@ typedef struct plan {
 
 typedef struct conn {
     int node;
-    uint8_t alive;
+    int office;
+    uint8_t alive, lost; /* lost: something on it did not arrive, so nothing will any more; bit 0 up, bit 1 down */
     uint64_t last_up, last_down;
 } conn_t;
+
+/* A coordinator: standalone, or hosted by a process. */
+typedef struct office {
+    rg_coord_t *core;
+    uint64_t tick, paused;
+    int host, alive;
+} office_t;
+
+/* A view that somebody has activated. */
+typedef struct seen_view {
+    uint64_t founded, epoch, parent, members;
+} seen_view_t;
 
 typedef struct world {
     uint64_t seed, rng, now, seq, heartbeat, phase2_at, end_gen, events;
@@ -161,19 +184,25 @@ typedef struct world {
     size_t heap_n, heap_cap;
     uint8_t *arena;
     size_t arena_n, arena_cap;
-    rg_coord_t *coord;
-    uint64_t coord_tick, coord_paused;
+    office_t offices[MAXOFFICE];
+    int n_offices, standalone; /* standalone: the one that is now; -1: none */
+    uint32_t cut[MAXP + 1];    /* places that what is sent from here does not reach */
+    int succession, comeback;
+    seen_view_t seen[MAXVIEW];
+    uint32_t n_seen;
+    uint64_t takeovers, restarted;
     proc_t *procs;
     int n_procs;
     link_t links[MAXP][MAXP];
-    int16_t slot_of_id[MAXCONN]; /* by member id: process + 1 */
+    uint8_t stale_id[MAXID];   /* the process that had it has come again as another */
+    int16_t slot_of_id[MAXID]; /* by member id: process + 1 */
     conn_t conns[MAXCONN];
     uint32_t n_conns;
     ledger_t *ledger;
     int n_ledger;
     int16_t khash[4 * MAXK];
     struct {
-        uint64_t epoch, gen, set, mask;
+        uint64_t founded, epoch, gen, set, mask;
     } parts[4096];
     uint32_t n_parts;
     plan_t plans[MAXPLAN];
@@ -196,10 +225,16 @@ uint64_t sim_delay(world_t *w);
 void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace);
 void sim_run(world_t *w);
 void sim_free(world_t *w);
-void coord_event(world_t *w, rg_cev_t type, uint64_t conn, const uint8_t *bytes, size_t len);
+void coord_event(world_t *w, int office, rg_cev_t type, uint64_t conn, const uint8_t *bytes, size_t len);
 void conn_send(world_t *w, uint64_t conn, int to_coord, const uint8_t *bytes, size_t len);
 void conn_break(world_t *w, uint64_t conn, int tell_coord, int tell_proc);
-void proc_dial(world_t *w, int node);
+void proc_dial(world_t *w, int node, uint64_t target);
+int office_open(world_t *w, int host, uint64_t id);
+void office_end(world_t *w, int office, int quiet);
+void sim_cut(world_t *w, int from, int to); /* one way; what has been there breaks by and by */
+void sim_uncut(world_t *w);
+int sim_reaches(const world_t *w, int from, int to);
+uint64_t sim_nonce(const proc_t *p);
 int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size);
 
 /* plane.c: processes and their data plane */
@@ -225,6 +260,8 @@ const roster_t *proc_roster(const proc_t *p, uint64_t epoch);
 void judge_run(world_t *w, int node, const open_op_t *o);
 void judge_outcome(world_t *w, int node, int ki, outcome_t o, int fetched, uint64_t everybody);
 void judge_step(world_t *w, int node);
+void judge_view(world_t *w, int node);
+const rg_coord_t *judge_office(world_t *w, uint64_t nonce);
 int judge_idle(world_t *w, const char **why, int *who); /* 1: everything that was asked for has ended */
 void judge_end(world_t *w);
 

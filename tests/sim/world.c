@@ -104,7 +104,7 @@ static const char *msg_name(const uint8_t *b, size_t len) {
                                          "WAITING",  "PEERS",  "READY",     "PREPARE",       "PROMISE",
                                          "FREEZE",   "REPORT", "NACK",      "INSTALL",       "ACCEPT",
                                          "ACTIVATE", "EXPEL",  "HEARTBEAT", "HEARTBEAT_ACK", "LINK",
-                                         "ABORT_OP", "LEAVE",  "PROBE" };
+                                         "ABORT_OP", "LEAVE",  "PROBE",     "VIEW",          "PROPOSAL" };
     return len >= 8 && b[6] < RG_MSG_END ? names[b[6]] : "?";
 }
 
@@ -120,7 +120,8 @@ static int mangle_view(world_t *w, int node, uint8_t *b, size_t len) {
     char text[RG_CORE_TEXT_MAX];
     rg_r_view_head(&r, &v);
     if (v.kind != RG_VIEW_FIRST && planted(w, PLANT_DROP_VIEW, node)) return 1;
-    for (uint32_t n = v.form & RG_VIEW_WHOLE ? 0 : rg_r_u32(&r); n-- > 0;) rg_r_u32(&r), rg_r_text(&r, text, sizeof text);
+    for (uint32_t n = v.form & RG_VIEW_WHOLE ? 0 : rg_r_u32(&r); n-- > 0;)
+        rg_r_u32(&r), rg_r_text(&r, text, sizeof text);
     uint32_t listed = v.form & RG_VIEW_WHOLE ? v.n : rg_r_u32(&r);
     for (uint32_t i = 0; i < listed; i++) rg_r_view_member(&r, &m);
     if (v.kind == RG_VIEW_JOIN && listed && planted(w, PLANT_CUT, node)) b[r.pos - RG_CORE_NET - 8]++;
@@ -165,6 +166,13 @@ static void mangle_report(world_t *w, uint8_t *b, size_t len) {
 /* Planted faults that live on the way between coordinator and member. 1: the message is lost. */
 static int mangle(world_t *w, int node, int to_coord, uint8_t *b, size_t len) {
     if (to_coord && msg_is(b, len, RG_MSG_REPORT)) mangle_report(w, b, len);
+    if (w->plant == PLANT_NO_PROPOSAL && msg_is(b, len, RG_MSG_PROPOSAL)) return 1;
+    if (w->plant == PLANT_ON_INSTALL && msg_is(b, len, RG_MSG_INSTALL)) {
+        b[6] = RG_MSG_ACTIVATE; /* what is only proposed is carried out */
+        memmove(b + RG_WIRE_HEADER, b + RG_WIRE_HEADER + 16, len - RG_WIRE_HEADER - 16);
+        w->cut_short = 16;
+        return 0;
+    }
     if (to_coord) return msg_is(b, len, RG_MSG_LINK) && w->plant == PLANT_NO_LINK_NEWS;
     if (msg_is(b, len, RG_MSG_HEARTBEAT_ACK) && w->plant == PLANT_NO_NOTES && len >= 24) memset(b + 16, 0, 8);
     if (msg_is(b, len, RG_MSG_FREEZE) &&
@@ -183,6 +191,9 @@ void conn_send(world_t *w, uint64_t conn, int to_coord, const uint8_t *bytes, si
     w->cut_short = 0;
     if (w->plant && mangle(w, c->node, to_coord, copy, len)) return;
     len -= w->cut_short;
+    int place = w->offices[c->office].host < 0 ? ALONE : w->offices[c->office].host;
+    if (to_coord ? !sim_reaches(w, c->node, place) : !sim_reaches(w, place, c->node)) c->lost |= to_coord ? 1 : 2;
+    if (c->lost & (to_coord ? 1 : 2)) return;
     if (to_coord && w->trace) sim_trace(w, "process %d -> coordinator: %s", c->node, msg_name(bytes, len));
     uint64_t at = w->now + sim_delay(w), *last = to_coord ? &c->last_up : &c->last_down;
     if (at < *last) at = *last;
@@ -196,12 +207,61 @@ void conn_send(world_t *w, uint64_t conn, int to_coord, const uint8_t *bytes, si
 void conn_break(world_t *w, uint64_t conn, int tell_coord, int tell_proc) {
     conn_t *c = &w->conns[conn];
     if (!conn || !c->alive) return;
+    int place = w->offices[c->office].host < 0 ? ALONE : w->offices[c->office].host;
     c->alive = 0;
-    if (tell_coord) sim_push(w, w->now + sim_delay(w), EV_COORD_CLOSED, c->node)->conn = conn;
-    if (tell_proc) sim_push(w, w->now + sim_delay(w), EV_PROC_DOWN, c->node)->conn = conn;
+    if (tell_coord && sim_reaches(w, c->node, place))
+        sim_push(w, w->now + sim_delay(w), EV_COORD_CLOSED, c->node)->conn = conn;
+    if (tell_proc && sim_reaches(w, place, c->node))
+        sim_push(w, w->now + sim_delay(w), EV_PROC_DOWN, c->node)->conn = conn;
 }
 
-void proc_dial(world_t *w, int node) {
+/* ---- Who reaches whom ------------------------------------------------------------------------------------------ */
+
+int sim_reaches(const world_t *w, int from, int to) { return from == to || !(w->cut[from] >> to & 1); }
+
+void sim_cut(world_t *w, int from, int to) {
+    if (from == to) return;
+    w->cut[from] |= 1u << to;
+    if (from < w->n_procs && to < w->n_procs) link_break(w, from, to, 1, 1);
+}
+
+/* What was being dialled is dialled again. */
+void sim_uncut(world_t *w) {
+    memset(w->cut, 0, sizeof w->cut);
+    for (int a = 0; w->succession && a < w->n_procs; a++)
+        for (int b = 0; b < a; b++)
+            if (w->procs[a].linked[b]) sim_push(w, w->now + sim_delay(w), EV_LINK_TRY, a)->peer = (int16_t)b;
+}
+
+/* Where there is no standalone coordinator, a newcomer knows others by a list of addresses. */
+static int any_office(world_t *w, int node) {
+    int found = -1;
+    uint64_t seen = 0;
+    for (int k = 0; k < w->n_offices; k++) {
+        const office_t *o = &w->offices[k];
+        if (o->alive && o->host >= 0 && sim_reaches(w, node, o->host) && sim_reaches(w, o->host, node) &&
+            sim_below(w, ++seen) == 0)
+            found = k;
+    }
+    return found;
+}
+
+static int office_for(world_t *w, int node, uint64_t target) {
+    const proc_t *p = &w->procs[node];
+    int host = target ? proc_of(w, target) : ALONE, k;
+    if (host < 0) return -1;
+    if (!target) k = w->standalone;
+    else k = w->procs[host].alive && w->procs[host].id == target ? w->procs[host].office : -1;
+    if (k >= 0 && sim_reaches(w, node, host) && sim_reaches(w, host, node)) {
+        /* With a list, a newcomer does not always begin with the first. */
+        if (p->joined || target || !w->succession || sim_below(w, 3)) return k;
+        int other = any_office(w, node);
+        return other >= 0 ? other : k;
+    }
+    return !p->joined && w->succession ? any_office(w, node) : -1;
+}
+
+void proc_dial(world_t *w, int node, uint64_t target) {
     proc_t *p = &w->procs[node];
     if (p->dialing || !p->alive || p->over) return;
     if (p->conn) { /* open but silent: given up for a new one */
@@ -209,34 +269,93 @@ void proc_dial(world_t *w, int node) {
         p->conn = 0;
     }
     p->dialing = 1;
-    sim_push(w, w->now + 2 * sim_delay(w), EV_DIAL, node);
+    sim_push(w, w->now + 2 * sim_delay(w), EV_DIAL, node)->token = target;
 }
 
-static void dialed(world_t *w, int node) {
+static void dialed(world_t *w, int node, uint64_t target) {
     proc_t *p = &w->procs[node];
+    rg_member_event_t ev = { .type = RG_MEV_CONTROL_UP };
     p->dialing = 0;
     if (!p->alive || p->over) return;
+    int k = office_for(w, node, target);
+    if (k < 0) {
+        ev.type = RG_MEV_CONTROL_DOWN;
+        proc_event(w, node, &ev);
+        return;
+    }
     if (w->n_conns + 1 >= MAXCONN) {
         sim_fail(w, "bounded connections", "more than %d connections", MAXCONN);
         return;
     }
     p->conn = ++w->n_conns;
-    w->conns[p->conn] = (conn_t){ .node = node, .alive = 1 };
-    rg_member_event_t ev = { .type = RG_MEV_CONTROL_UP };
+    w->conns[p->conn] = (conn_t){ .node = node, .alive = 1, .office = k };
     proc_event(w, node, &ev);
 }
 
-/* ---- The coordinator ------------------------------------------------------------------------------------------- */
+/* ---- Coordinators ---------------------------------------------------------------------------------------------- */
 
-void coord_event(world_t *w, rg_cev_t type, uint64_t conn, const uint8_t *bytes, size_t len) {
+int office_open(world_t *w, int host, uint64_t id) {
+    if (w->n_offices == MAXOFFICE) {
+        sim_fail(w, "bounded coordinators", "more than %d", MAXOFFICE);
+        return -1;
+    }
+    int k = w->n_offices++;
+    office_t *o = &w->offices[k];
+    *o = (office_t){ .host = host, .alive = 1, .tick = NEVER };
+    rg_coord_params_t cp = { .max_members = MAXP,
+                             .heartbeat_ns = w->heartbeat,
+                             .id = id,
+                             .mode = w->succession ? RG_MODE_SUCCESSION : RG_MODE_AUTHORITY,
+                             .hosted = host >= 0,
+                             .found_at_ns = w->n_offices > 1 ? w->now + 6 * w->heartbeat : 0,
+                             .first_id = host < 0 ? 1500u * (uint64_t)(k % 40) : 0 };
+    memcpy(cp.group, "sim", 4);
+    memset(cp.nonce, 7, sizeof cp.nonce);
+    cp.nonce[0] = (uint8_t)k;
+    o->core = calloc(1, rg_coord_size(MAXP));
+    if (!o->core || rg_coord_init(o->core, &cp) != RG_OK) abort();
+    if (host < 0) w->standalone = k;
+    w->takeovers += host >= 0;
+    w->restarted += host < 0 && k;
+    sim_trace(w, "coordinator %d starts%s %d", k, host < 0 ? "" : " at process", host);
+    return k;
+}
+
+/* quiet: its host is gone, so that nobody hears a reset. */
+void office_end(world_t *w, int office, int quiet) {
+    office_t *o = &w->offices[office];
+    if (office < 0 || !o->alive) return;
+    sim_trace(w, "coordinator %d ends%s", office, quiet ? " with its host" : "");
+    for (uint32_t i = 1; i <= w->n_conns; i++)
+        if (w->conns[i].office == office) conn_break(w, i, 0, !quiet);
+    o->alive = 0;
+    free(o->core);
+    o->core = NULL;
+    if (w->standalone == office) w->standalone = -1;
+}
+
+/* A coordinator that counts those who are gone as if they had agreed. */
+static void plant_in_office(world_t *w, rg_coord_t *c) {
+    for (uint32_t i = 0; i < c->n; i++) {
+        rg_seat_t *s = &c->seats[c->rank_seat[i]];
+        if (w->plant == PLANT_QUORUM && s->suspect) s->reported = s->accepted = 1;
+        if (w->plant == PLANT_ACT_ALONE && c->witness) c->witness = c->p.id;
+    }
+}
+
+void coord_event(world_t *w, int office, rg_cev_t type, uint64_t conn, const uint8_t *bytes, size_t len) {
+    office_t *o = &w->offices[office];
+    if (!o->alive || w->failed) return;
     rg_coord_event_t ev = { .type = type, .now_ns = w->now, .conn = conn, .bytes = bytes, .len = len };
-    rg_status_t st = rg_coord_step(w->coord, &ev);
-    const char *bad = rg_coord_check(w->coord);
-    if (st != RG_OK || bad) sim_fail(w, bad ? bad : "coordinator: step failed", "status %d", st);
+    if (w->plant) plant_in_office(w, o->core);
+    rg_status_t st = rg_coord_step(o->core, &ev);
+    const char *bad = rg_coord_check(o->core);
+    if (st != RG_OK || bad)
+        sim_fail(w, bad ? bad : "coordinator: step failed", "coordinator %d, status %d", office, st);
     rg_coord_action_t a;
-    while (rg_coord_next(w->coord, &a)) {
+    while (rg_coord_next(o->core, &a)) {
         if (a.type == RG_CACT_LOG) {
-            sim_trace(w, "coordinator: %s", a.text);
+            sim_trace(w, "coordinator %d: %s", office, a.text);
         } else if (a.type == RG_CACT_CLOSE) {
             conn_t *c = &w->conns[a.conn];
             if (!c->alive) continue;
@@ -245,14 +364,14 @@ void coord_event(world_t *w, rg_cev_t type, uint64_t conn, const uint8_t *bytes,
             if (at < c->last_down) at = c->last_down;
             sim_push(w, at, EV_PROC_DOWN, c->node)->conn = a.conn;
         } else {
-            sim_trace(w, "coordinator -> process %d: %s", w->conns[a.conn].node, msg_name(a.bytes, a.len));
+            sim_trace(w, "coordinator %d -> process %d: %s", office, w->conns[a.conn].node, msg_name(a.bytes, a.len));
             conn_send(w, a.conn, 0, a.bytes, a.len);
         }
     }
-    uint64_t d = rg_coord_deadline(w->coord);
-    if (d != NEVER && d < w->coord_tick) {
-        w->coord_tick = d;
-        sim_push(w, d, EV_TICK, -1);
+    uint64_t d = rg_coord_deadline(o->core);
+    if (d != NEVER && d < o->tick) {
+        o->tick = d;
+        sim_push(w, d, EV_TICK, -1 - office);
     }
 }
 
@@ -264,6 +383,7 @@ int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size) {
     proc_t *p = &w->procs[node];
     p->started = p->alive = 1;
     p->tick_at = NEVER;
+    p->office = -1;
     p->core = calloc(1, rg_member_size(MAXP));
     rg_member_params_t mp = { .max_members = MAXP,
                               .addr_len = 4,
@@ -272,6 +392,10 @@ int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size) {
                               .pid = 1000u + (uint32_t)node,
                               .min_size = min_size,
                               .order = (uint32_t)sim_below(w, 3) };
+    if (w->succession) {
+        mp.host_office = sim_below(w, 8) != 0;
+        mp.quorum_ns = (6 + sim_below(w, 20)) * w->heartbeat;
+    }
     mp.identity[0] = (uint8_t)node;
     memcpy(mp.group, "sim", 4);
     memcpy(mp.label, "host", 5);
@@ -296,7 +420,8 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->trace = trace;
     w->procs = calloc(MAXP, sizeof *w->procs);
     w->ledger = calloc(MAXK, sizeof *w->ledger);
-    w->coord_tick = NEVER;
+    w->standalone = -1;
+    w->succession = seed >= SUCCESSION_SEEDS;
     w->heartbeat = (20 + sim_below(w, 40)) * MS;
     w->jitter_us = sim_below(w, 3) ? 100 + (uint32_t)sim_below(w, 900) : 3000;
     w->gap_us = 500 + (uint32_t)sim_below(w, 2000);
@@ -307,11 +432,9 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->initial = 1 + (uint32_t)sim_below(w, 6);
     w->min_size = sim_below(w, 4) ? w->initial : 1;
     w->phase2_at = (150 + sim_below(w, 150)) * MS;
-    rg_coord_params_t cp = { .max_members = MAXP, .heartbeat_ns = w->heartbeat, .id = 1 };
-    memcpy(cp.group, "sim", 4);
-    memset(cp.nonce, 7, sizeof cp.nonce);
-    w->coord = calloc(1, rg_coord_size(MAXP));
-    if (!w->arena || !w->procs || !w->ledger || !w->coord || rg_coord_init(w->coord, &cp) != RG_OK) abort();
+    w->comeback = (int)(sim_hash(seed, 6, 6) % 2);
+    if (!w->arena || !w->procs || !w->ledger) abort();
+    office_open(w, -1, w->succession ? RG_OFFICE_STANDALONE | 1 : 1);
     for (uint32_t i = 0; i < w->initial; i++) sim_start_proc(w, sim_below(w, 5 * MS), w->min_size);
     fault_plan(w);
 }
@@ -320,16 +443,17 @@ void sim_free(world_t *w) {
     for (int i = 0; i < w->n_procs; i++) free(w->procs[i].core);
     free(w->procs);
     free(w->ledger);
-    free(w->coord);
+    for (int k = 0; k < w->n_offices; k++) free(w->offices[k].core);
+    w->n_offices = 0;
     w->procs = NULL;
-    w->coord = NULL;
 }
 
 static void tick(world_t *w, int node, uint64_t at) {
     if (node < 0) {
-        if (at != w->coord_tick) return;
-        w->coord_tick = NEVER;
-        coord_event(w, RG_CEV_TICK, 0, NULL, 0);
+        office_t *o = &w->offices[-1 - node];
+        if (at != o->tick) return;
+        o->tick = NEVER;
+        coord_event(w, -1 - node, RG_CEV_TICK, 0, NULL, 0);
         return;
     }
     if (at != w->procs[node].tick_at) return;
@@ -343,14 +467,15 @@ static void control(world_t *w, const event_t *e) {
     rg_member_event_t ev = { .bytes = e->bytes, .len = e->len };
     switch (e->type) {
     case EV_TO_COORD:
-        if (w->conns[e->conn].alive) coord_event(w, RG_CEV_MESSAGE, e->conn, e->bytes, e->len);
+        if (w->conns[e->conn].alive)
+            coord_event(w, w->conns[e->conn].office, RG_CEV_MESSAGE, e->conn, e->bytes, e->len);
         break;
     case EV_TO_PROC:
         if (!w->conns[e->conn].alive || p->conn != e->conn) break;
         ev.type = RG_MEV_MESSAGE;
         proc_event(w, e->node, &ev);
         break;
-    case EV_COORD_CLOSED: coord_event(w, RG_CEV_CLOSED, e->conn, NULL, 0); break;
+    case EV_COORD_CLOSED: coord_event(w, w->conns[e->conn].office, RG_CEV_CLOSED, e->conn, NULL, 0); break;
     case EV_PROC_DOWN:
         if (w->conns[e->conn].alive) conn_break(w, e->conn, 1, 0);
         if (p->conn != e->conn) break;
@@ -366,8 +491,8 @@ static void dispatch(world_t *w, const event_t *e) {
     rg_member_event_t ev = { 0 };
     switch (e->type) {
     case EV_TICK: tick(w, e->node, e->at); break;
-    case EV_DIAL: dialed(w, e->node); break;
-    case EV_START: proc_dial(w, e->node); break;
+    case EV_DIAL: dialed(w, e->node, e->token); break;
+    case EV_START: proc_dial(w, e->node, 0); break;
     case EV_LINK_TRY: link_try(w, e->node, e->peer); break;
     case EV_LINK_DOWN: proc_link_down(w, e->node, e->peer, e->token, "connection reset"); break;
     case EV_LINK_UP: {
@@ -390,19 +515,48 @@ static void dispatch(world_t *w, const event_t *e) {
     }
 }
 
+/* A standalone coordinator starts at the old address, with nothing. Members that host one hear of it. */
+static void comes_back(world_t *w) {
+    if (!w->succession || w->standalone >= 0) return;
+    office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1));
+    for (int i = 0; i < w->n_procs; i++) {
+        rg_member_event_t ev = { .type = RG_MEV_RETURN };
+        if (w->procs[i].office >= 0) proc_event(w, i, &ev);
+    }
+}
+
+/* Where nobody is left who could take the office over, somebody must start a coordinator. */
+static void nobody_hosts(world_t *w) {
+    for (int i = 0; i < w->n_procs; i++)
+        if (w->procs[i].alive && w->procs[i].joined && !w->procs[i].over) return;
+    comes_back(w);
+}
+
 static void heal(world_t *w) {
     uint64_t top = 0;
     w->healed = 1;
     for (int i = 0; i < w->n_procs; i++)
         if (w->procs[i].joined && w->procs[i].gen > top) top = w->procs[i].gen;
     w->end_gen = top + 6;
+    sim_uncut(w);
+    for (uint32_t i = 1; i <= w->n_conns; i++)
+        if (w->conns[i].lost) conn_break(w, i, 1, 1);
+    if (w->comeback) comes_back(w);
     sim_trace(w, "faults stop; programs end at boundary %llu", (unsigned long long)w->end_gen);
     for (int i = 0; i < w->n_procs; i++) proc_program(w, i);
 }
 
+/* Until when whoever the event is for is stopped. A coordinator stops with the process that hosts it. */
+static uint64_t pause_of(const world_t *w, const event_t *e) {
+    if (e->type == EV_FAULT || e->type == EV_LINK_TRY) return 0;
+    if (e->node >= 0 && e->type != EV_TO_COORD && e->type != EV_COORD_CLOSED) return w->procs[e->node].paused_until;
+    const office_t *o = &w->offices[e->node < 0 ? -1 - e->node : w->conns[e->conn].office];
+    return o->host < 0 ? o->paused : w->procs[o->host].paused_until;
+}
+
 /* Phase 1: safety under faults. Phase 2: no more faults, and within a bound everything must have ended. */
 void sim_run(world_t *w) {
-    uint64_t bound = w->phase2_at + 60 * w->heartbeat + 4000 * MS, look = 0;
+    uint64_t bound = w->phase2_at + (w->succession ? 200 : 60) * w->heartbeat + 4000 * MS, look = 0;
     const char *why = NULL;
     int who = 0;
     while (!w->failed && w->heap_n) {
@@ -411,15 +565,13 @@ void sim_run(world_t *w) {
             heal(w);
         }
         event_t e = pop(w);
-        uint64_t paused = e.node < 0 || e.type == EV_TO_COORD || e.type == EV_COORD_CLOSED
-                              ? w->coord_paused
-                              : w->procs[e.node].paused_until;
-        if (e.type == EV_FAULT || e.type == EV_LINK_TRY) paused = 0;
+        uint64_t paused = pause_of(w, &e);
         if (paused > e.at) { /* a stopped process finds everything at once when it goes on, in the same order */
             event_t *again = sim_push(w, paused, (ev_type)e.type, e.node);
             uint64_t at = again->at, seq = again->seq;
             if (e.type == EV_TICK && e.node >= 0 && w->procs[e.node].tick_at == e.at) w->procs[e.node].tick_at = at;
-            if (e.type == EV_TICK && e.node < 0 && w->coord_tick == e.at) w->coord_tick = at;
+            if (e.type == EV_TICK && e.node < 0 && w->offices[-1 - e.node].tick == e.at)
+                w->offices[-1 - e.node].tick = at;
             *again = e;
             again->at = at;
             again->seq = seq;
@@ -431,6 +583,7 @@ void sim_run(world_t *w) {
         if (!w->healed) continue;
         if (w->now >= look) {
             look = w->now + 2 * MS;
+            nobody_hosts(w);
             if (judge_idle(w, &why, &who)) break;
         }
         if (w->now > bound || w->events > 400000)
