@@ -1,7 +1,7 @@
 /* wire.h: the messages between members and coordinator, and their codec. Everything is little-endian and explicit;
  * a reader never reads past its end: it goes bad, gives zeroes, and the caller looks at `bad` once at the end. The
  * length of a message is known to the transport that carries it (a length prefix outside the core). The format of
- * each message is in docs/protocol.md, section 9. */
+ * each message is in docs/protocol.md, section 10. */
 #ifndef RG_CORE_WIRE_H
 #define RG_CORE_WIRE_H
 

@@ -128,14 +128,22 @@ static inline void rig_pass(rig_t *r, uint64_t ns) {
     }
 }
 
+/* id 0: authority. Else succession, and this is who owns its terms. In place of the coordinator that there was. */
+static inline void rig_office(rig_t *r, uint32_t max, uint64_t id) {
+    free(r->coord);
+    r->coord = calloc(1, rg_coord_size(max));
+    rg_coord_params_t p = { .max_members = max, .heartbeat_ns = RIG_HEARTBEAT, .id = id ? id : 1 };
+    p.mode = id ? RG_MODE_SUCCESSION : RG_MODE_AUTHORITY;
+    p.hosted = id && id < RG_OFFICE_STANDALONE;
+    memcpy(p.group, "default", 8);
+    memset(p.nonce, id ? (int)(id & 255) : 3, 16);
+    cr_assert(rg_coord_init(r->coord, &p) == 0);
+}
+
 static inline void rig_start(rig_t *r, uint32_t max) {
     memset(r, 0, sizeof *r);
     r->now = 1000000000;
-    r->coord = calloc(1, rg_coord_size(max));
-    rg_coord_params_t p = { .max_members = max, .heartbeat_ns = RIG_HEARTBEAT, .id = 1 };
-    memcpy(p.group, "default", 8);
-    memset(p.nonce, 3, 16);
-    cr_assert(rg_coord_init(r->coord, &p) == 0);
+    rig_office(r, max, 0);
 }
 
 static inline rg_member_params_t rig_params(int i, uint32_t min_size) {
