@@ -186,20 +186,20 @@ static rg_status_t op_root(rg_request_t *op) {
     rg_roster_t *r = rg_roster_for(op->h, op->key.gen);
     if (!r) return RG_ERR_NOMEM;
     rg_status_t st = RG_OK;
+    uint32_t n = r->n;
+    uint64_t *past = NULL;
+    const uint64_t *ids = r->ids;
     if (epoch && epoch != r->data_epoch) {
-        uint32_t n = rg_roster_past(op->h, epoch, op->key.gen, NULL, 0);
-        uint64_t *ids = malloc((n + 1) * sizeof *ids);
-        if (!ids) st = RG_ERR_NOMEM;
-        else if (op->root_arg >= rg_roster_past(op->h, epoch, op->key.gen, ids, n)) st = RG_ERR_INVALID;
-        else op->sig.root = ids[op->root_arg];
-        free(ids);
-    } else if (op->root_arg >= r->n && op->root_arg < op->h->told_n) {
-        op->sig.root = RG_ROOT_GONE; /* a rank of the group as the program knows it: others may have called the same */
-    } else if (op->root_arg >= r->n) {
-        st = RG_ERR_INVALID;
-    } else {
-        op->sig.root = r->ids[op->root_arg];
+        n = rg_roster_past(op->h, epoch, op->key.gen, NULL, 0);
+        ids = past = malloc((n + 1) * sizeof *past);
+        if (past) rg_roster_past(op->h, epoch, op->key.gen, past, n);
+        else st = RG_ERR_NOMEM;
     }
+    if (st == RG_OK && op->root_arg < n) op->sig.root = ids[op->root_arg];
+    else if (st == RG_OK && op->root_arg < op->h->told_n)
+        op->sig.root = RG_ROOT_GONE; /* a rank of the group as the program knows it: others may have called the same */
+    else if (st == RG_OK) st = RG_ERR_INVALID;
+    free(past);
     if (st == RG_ERR_INVALID)
         rg_group_set_errmsg(op->h, "root %u: this group has ranks 0 to %u", op->root_arg, r->n - 1);
     rg_roster_put(r);

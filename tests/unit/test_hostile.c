@@ -4,6 +4,7 @@
 #include "engine_rig.h"
 
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -206,4 +207,27 @@ Test(hostile, many_calls_differ_at_once__mismatch_of_all, .timeout = 60) {
         rig_run(3, "inproc", NULL, many_differ, &rooted);
         rig_run(3, "shm", NULL, many_differ, &rooted);
     }
+}
+
+/* ---- A root that is no rank any more ----------------------------------------------------------------------------- */
+
+/* Member 0 goes. Two others, who were not told, call a rank that the group no longer has, and it ends; the last one
+ * calls the same when a second round has passed, and must hear the same. */
+static int late_root(rig_member_t *m, void *arg) {
+    uint64_t id;
+    float x = 1, y = 0;
+    (void)arg;
+    RIG_OK(m, rg_barrier(m->g, NULL, NULL));
+    if (m->index == 0) return 0;
+    while (rg_group_member(m->g, 3, &id) == RG_OK) sched_yield();
+    if (m->index == 3 && rig_gate(m, 0, 3)) return 1;
+    rg_status_t st = rg_reduce(m->g, &x, &y, 1, RG_F32, RG_SUM, 3, NULL, NULL);
+    RIG_NEED(m, st == RG_ERR_ROOT_LOST && y == 0, "%s (%s)", rg_status_name(st), rig_errmsg(m));
+    if (m->index != 3) rig_pass(m, 0);
+    REFUSED(m, rg_reduce(m->g, &x, &y, 1, RG_F32, RG_SUM, 3, NULL, NULL), RG_ERR_INVALID, "ranks 0 to 2");
+    return rig_gate(m, 1, 3);
+}
+
+Test(hostile, root_beyond_the_group_since_a_loss__late_caller_hears_what_the_others_did) {
+    rig_run(4, "inproc", NULL, late_root, NULL);
 }
