@@ -29,7 +29,8 @@ static struct {
     rg_member_t *member[PROCS];
     queue_t up[PROCS], down[PROCS];
     uint64_t conn[PROCS], conns, now, gen[PROCS], next0[PROCS];
-    int lied_to[PROCS];
+    int lied_to[PROCS], succession;
+    uint64_t offices;
 } f;
 
 static uint8_t take(input_t *in) {
@@ -151,13 +152,47 @@ static void operation(int i, uint8_t what, uint8_t x, uint8_t y) {
     member(i, &ev);
 }
 
+/* Fresh zeroed pages: the machines are large and touched in a few places only. */
+static void *machine(size_t n) {
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) abort();
+    return p;
+}
+
+/* In place of the coordinator that there was: one that knows nothing, standalone or hosted. */
+static void office(uint64_t hosted) {
+    rg_coord_params_t cp = { .max_members = 4, .heartbeat_ns = 100000000, .id = 9 };
+    memcpy(cp.group, "fuzz", 5);
+    if (f.succession) {
+        cp.mode = RG_MODE_SUCCESSION;
+        cp.hosted = hosted != 0;
+        cp.id = hosted ? hosted | ++f.offices << 32 : RG_OFFICE_STANDALONE | ++f.offices;
+        cp.nonce[0] = (uint8_t)f.offices;
+    }
+    if (f.coord) munmap(f.coord, rg_coord_size(4));
+    f.coord = machine(rg_coord_size(4));
+    if (rg_coord_init(f.coord, &cp) != RG_OK) abort();
+}
+
+static void new_office(uint8_t x) {
+    if (!f.succession) return;
+    for (int i = 0; i < PROCS; i++) {
+        rg_member_event_t ev = { .type = RG_MEV_CONTROL_DOWN };
+        clear(&f.up[i]);
+        clear(&f.down[i]);
+        if (f.conn[i]) member(i, &ev);
+        f.conn[i] = 0;
+    }
+    office(x & 64 ? 1 + x % 3u : 0);
+}
+
 static void one(input_t *in) {
     uint8_t op = take(in), x = take(in);
     int i = x % PROCS;
     rg_member_event_t ev = { 0 };
     uint8_t raw[256];
     size_t n;
-    switch (op % 14) {
+    switch (op % 16) {
     case 0:
     case 1: deliver(i, 1, 0, in); break;
     case 2:
@@ -188,6 +223,11 @@ static void one(input_t *in) {
         memset(ev.net, x, sizeof ev.net);
         member(i, &ev);
         break;
+    case 13: new_office(x); break;
+    case 14:
+        ev.type = x & 64 ? RG_MEV_RETURN : RG_MEV_LEAVE;
+        member(i, &ev);
+        break;
     default:
         for (n = 0; n < sizeof raw && in->n && n < 2u * x; n++) raw[n] = take(in);
         if (x & 128) {
@@ -200,25 +240,18 @@ static void one(input_t *in) {
     }
 }
 
-/* Fresh zeroed pages: the machines are large and touched in a few places only. */
-static void *machine(size_t n) {
-    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) abort();
-    return p;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input_t in = { data, size };
     memset(&f, 0, sizeof f);
     f.now = 1000000;
-    rg_coord_params_t cp = { .max_members = 4, .heartbeat_ns = 100000000, .id = 9 };
-    memcpy(cp.group, "fuzz", 5);
-    f.coord = machine(rg_coord_size(4));
-    if (rg_coord_init(f.coord, &cp) != RG_OK) abort();
-    uint32_t min_size = 1 + take(&in) % 3;
+    uint8_t how = take(&in);
+    uint32_t min_size = 1 + how % 3;
+    f.succession = how >> 7;
+    office(0);
     for (int i = 0; i < PROCS; i++) {
-        rg_member_params_t mp = { .max_members = 4, .min_size = min_size, .cores = 1 };
+        rg_member_params_t mp = { .max_members = 4, .min_size = min_size, .cores = 1, .host_office = i != 2 };
+        mp.quorum_ns = 2000000000;
         memcpy(mp.group, "fuzz", 5);
         f.member[i] = machine(rg_member_size(4));
         if (rg_member_init(f.member[i], &mp) != RG_OK) abort();
