@@ -1,7 +1,7 @@
-/* wan.c: a network between namespaces with delay, rate and loss, in user space: each namespace gets a tun device, and this
- * program carries the packets between them, late, slowly or not at all. For emulating distant sites where the kernel
- * has no netem. Relies on Linux (tun, namespaces made by `ip netns add`) and root. It must not touch the namespace it
- * was started in, and ends when its input does. */
+/* wan.c: a network between namespaces with delay, rate and loss, in user space: each namespace gets a tun device, and
+ * this program carries the packets between them, late, slowly or not at all. For emulating distant sites where the
+ * kernel has no netem. Relies on Linux (tun, namespaces made by `ip netns add`) and root. It must not touch the
+ * namespace it was started in, and ends when its input does. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,11 +27,11 @@ static const char help[] =
     "usage: wan [--mtu N] [--default DELAY_MS[:LOSS_PERCENT]] NAMESPACE[:UP_MBIT[:DOWN_MBIT]]...\n"
     "           [--link A:B:DELAY_MS[:LOSS_PERCENT]]...\n"
     "\n"
-    "Gives each namespace (ip netns add NAMESPACE) a device eth0 with the address 10.79.0.I, I = 1, 2, ... in the order\n"
-    "of the arguments, and carries packets between them: each waits its turn at the sender's and the receiver's rate\n"
-    "(0 or nothing: no limit), then DELAY_MS one way; LOSS_PERCENT of them vanish. --link is about the pair of the A-th\n"
-    "and the B-th namespace, both directions; --default about all others. Prints \"ready\" when it carries, and ends\n"
-    "when its input ends, with one line of JSON: packets and bytes by pair.\n";
+    "Gives each namespace (ip netns add NAMESPACE) a device eth0 with the address 10.79.0.I, I = 1, 2, ... in the\n"
+    "order of the arguments, and carries packets between them: each waits its turn at the sender's and the\n"
+    "receiver's rate (0 or nothing: no limit), then DELAY_MS one way; LOSS_PERCENT of them vanish. --link is about\n"
+    "the pair of the A-th and the B-th namespace, both directions; --default about all others. Prints \"ready\" when\n"
+    "it carries, and ends when its input ends, with one line of JSON: packets and bytes by pair.\n";
 
 struct node {
     int fd;
@@ -237,7 +237,8 @@ static void report(void) {
     for (int a = 0, n = 0; a < nodes; a++)
         for (int b = 0; b < nodes; b++)
             if (a != b)
-                printf("%s{\"from\": %d, \"to\": %d, \"packets\": %llu, \"bytes\": %llu, \"lost\": %llu, \"dropped\": %llu}",
+                printf("%s{\"from\": %d, \"to\": %d, \"packets\": %llu, \"bytes\": %llu, \"lost\": %llu, \"dropped\": "
+                       "%llu}",
                        n++ ? ", " : "", a + 1, b + 1, (unsigned long long)pair[a][b].packets,
                        (unsigned long long)pair[a][b].bytes, (unsigned long long)pair[a][b].lost,
                        (unsigned long long)pair[a][b].dropped);
@@ -252,7 +253,8 @@ int main(int argc, char **argv) {
         int more = i + 1 < argc;
         if (strcmp(argv[i], "--mtu") == 0 && more) mtu = atoi(argv[++i]);
         else if (strcmp(argv[i], "--default") == 0 && more) all = argv[++i];
-        else if (strcmp(argv[i], "--link") == 0 && more && n_links < NODES_MAX * NODES_MAX) links[n_links++] = argv[++i];
+        else if (strcmp(argv[i], "--link") == 0 && more && n_links < NODES_MAX * NODES_MAX)
+            links[n_links++] = argv[++i];
         else if (argv[i][0] == '-' || nodes == NODES_MAX) return usage("unknown option, or more than 16 namespaces");
         else {
             char *rates = strchr(argv[i], ':');

@@ -56,9 +56,9 @@ typedef struct rg_completion {
     rg_tp_event_t event;
     rg_tp_status_t status;
     uint32_t link;
-    uint64_t cookie; /* of the send or receive */
-    uint64_t note;   /* RG_TP_NOTE */
-    rg_tag_t tag;    /* RG_TP_UNEXPECTED; for MISMATCH the tag that came */
+    uint64_t cookie;  /* of the send or receive */
+    uint64_t note;    /* RG_TP_NOTE */
+    rg_tag_t tag;     /* RG_TP_UNEXPECTED; for MISMATCH the tag that came */
     const char *text; /* cause, valid until the next call into the transport; NULL when there is nothing to say */
 } rg_completion_t;
 
@@ -74,17 +74,17 @@ typedef struct rg_tp_send {
 
 typedef struct rg_tp_recv {
     rg_tag_t tag;
-    uint64_t len;      /* exact length expected; a message of another length is RG_TP_MISMATCH */
+    uint64_t len; /* exact length expected; a message of another length is RG_TP_MISMATCH */
     uint64_t cookie;
-    void *dst;         /* the transport's until RG_TP_RECEIVED or RG_TP_FAILED */
+    void *dst; /* the transport's until RG_TP_RECEIVED or RG_TP_FAILED */
     /* When reduce is not NULL the sink is dst[i] = a[i] op incoming[i], else a plain copy. `a` may equal dst. */
     rg_reduce_fn reduce;
     const void *reduce_ctx; /* alive until completion */
     const void *a;
-    uint32_t wire_elem;  /* bytes of an incoming element (reduce only) */
-    uint32_t dst_elem;   /* bytes of an element of dst */
-    uint32_t a_elem;     /* bytes of an element of a */
-    uint32_t anywhere;   /* 1: reduce may be given other memory for its result, which the transport then copies to dst */
+    uint32_t wire_elem; /* bytes of an incoming element (reduce only) */
+    uint32_t dst_elem;  /* bytes of an element of dst */
+    uint32_t a_elem;    /* bytes of an element of a */
+    uint32_t anywhere;  /* 1: reduce may be given other memory for its result, which the transport then copies to dst */
 } rg_tp_recv_t;
 
 /* Who is at the other end of a link. */

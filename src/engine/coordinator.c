@@ -332,15 +332,17 @@ static json_t *co_row_json(rg_coordinator_t *co, const rg_roll_row_t *r) {
     if (c && !getpeername(c->fd, (struct sockaddr *)&ss, &len))
         rg_os_addr_text((struct sockaddr *)&ss, address, sizeof address);
     json_t *label = json_string(r->label); /* NULL when it is no UTF-8 */
-    return json_pack(
-        "{s:i s:s s:I s:s s:o s:s s:I s:s s:s s:s s:I s:I s:I s:I s:I s:f s:b}", "rank", r->candidate ? -1 : (int)r->rank, "state",
-        r->candidate   ? "candidate"
-        : r->suspected ? "suspected"
-                       : "member",
-        "id", (json_int_t)r->id, "identity", identity, "label", label ? label : json_string("?"), "address", address,
-        "pid", (json_int_t)r->pid, "host", host, "site", site, "links", links, "first_boundary", (json_int_t)r->first_gen, "boundary", (json_int_t)r->boundary,
-        "operations", (json_int_t)r->operations, "bytes_sent", (json_int_t)r->bytes_sent, "bytes_received",
-        (json_int_t)r->bytes_received, "heartbeat_age_ms", (double)r->heartbeat_age_ns / 1e6, "connected", c != NULL);
+    return json_pack("{s:i s:s s:I s:s s:o s:s s:I s:s s:s s:s s:I s:I s:I s:I s:I s:f s:b}", "rank",
+                     r->candidate ? -1 : (int)r->rank, "state",
+                     r->candidate   ? "candidate"
+                     : r->suspected ? "suspected"
+                                    : "member",
+                     "id", (json_int_t)r->id, "identity", identity, "label", label ? label : json_string("?"),
+                     "address", address, "pid", (json_int_t)r->pid, "host", host, "site", site, "links", links,
+                     "first_boundary", (json_int_t)r->first_gen, "boundary", (json_int_t)r->boundary, "operations",
+                     (json_int_t)r->operations, "bytes_sent", (json_int_t)r->bytes_sent, "bytes_received",
+                     (json_int_t)r->bytes_received, "heartbeat_age_ms", (double)r->heartbeat_age_ns / 1e6, "connected",
+                     c != NULL);
 }
 
 static json_t *co_group_json(rg_coordinator_t *co, struct co_group *g, rg_roll_row_t *rows, uint32_t cap) {

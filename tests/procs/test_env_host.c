@@ -413,8 +413,8 @@ static int small_body(rg_group_t *g, int rank, int n, void *arg) {
     }
     struct usage is = usage_of(getpid());
     /* A sanitizer holds freed memory back for a while. */
-    PROCS_REQUIRE(!grown(was, is, SANITIZED ? SLACK_KB : 1024), "member %d: %d, then %d descriptors; %ld, then %ld KiB", rank, was.fds, is.fds,
-                  was.rss_kb, is.rss_kb);
+    PROCS_REQUIRE(!grown(was, is, SANITIZED ? SLACK_KB : 1024), "member %d: %d, then %d descriptors; %ld, then %ld KiB",
+                  rank, was.fds, is.fds, was.rss_kb, is.rss_kb);
     return rg_group_leave(g) != RG_OK;
 }
 

@@ -34,7 +34,8 @@ static void far_step(uint32_t *seen, uint64_t due[RIG_QUEUE]) {
         if (!got.bytes || due[at % RIG_QUEUE] > r.now) continue;
         m->bytes = NULL;
         if (got.to_coord) rig_coord(&r, RG_CEV_MESSAGE, got.conn, got.bytes, got.len);
-        else rig_member(&r, got.node, (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = got.bytes, .len = got.len });
+        else
+            rig_member(&r, got.node, (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = got.bytes, .len = got.len });
         free(got.bytes);
     }
     while (r.head != r.tail && !r.queue[r.head % RIG_QUEUE].bytes) r.head++;

@@ -346,7 +346,8 @@ Test(mismatch, one_call_has_the_shape_from_before_a_loss__peer_lost_for_all) {
     rig_group(&r, 3);
     rig_op(&r, 0, RG_MEV_OP_START, k0, a);
     rig_op(&r, 1, RG_MEV_OP_START, k0, b);
-    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_OP_FAIL, .key = k0, .status = RG_ERR_PEER_LOST, .text = "x" });
+    rig_member(&r, 1,
+               (rg_member_event_t){ .type = RG_MEV_OP_FAIL, .key = k0, .status = RG_ERR_PEER_LOST, .text = "x" });
     rig_settle(&r);
     rig_op(&r, 2, RG_MEV_OP_START, k0, a);
     for (int i = 0; i < 3; i++) expect_abort(i, k0, RG_ERR_PEER_LOST, 0, "x");

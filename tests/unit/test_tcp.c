@@ -78,8 +78,8 @@ Test(tcp, note__to_a_newcomer_after_billions_of_others__comes, .timeout = 60) {
 
 Test(tcp, note__counter_wraps__comes, .timeout = 60) { note_from_a_peer_that_has_counted_to(0xfffffffeu); }
 
-/* A peer that lies: on one rail it begins a frame and stops half way, on the other it sends the same bytes again, whole.
- * Taken at its word the message would be complete while a rail still writes into the buffer. */
+/* A peer that lies: on one rail it begins a frame and stops half way, on the other it sends the same bytes again,
+ * whole. Taken at its word the message would be complete while a rail still writes into the buffer. */
 Test(tcp, frames__that_overlap_on_two_rails__end_the_link_and_not_the_receive, .timeout = 60) {
     end_t a = { 0 }, b = { 0 };
     rg_completion_t got;
