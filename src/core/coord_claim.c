@@ -125,9 +125,15 @@ void rg_claim_forget_group(rg_coord_t *c) {
     c->n_requests = c->n_complaints = 0;
     c->lack_at = c->vacant_at = c->retransmit_at = NEVER;
     c->grow_dirty = c->waiting_dirty = 1;
-    for (int i = 0; i < 16; i++)
-        c->p.nonce[i] =
-            (uint8_t)(c->p.nonce[i] * 167u + (uint8_t)(c->epoch >> (i % 8 * 8)) + (uint8_t)(c->p.id >> i) + 13u);
+    /* Who has forgotten what it voted for must not vote again: what comes back of the old group meets another owner of
+     * terms, who is no witness of its views. */
+    if (!c->p.hosted) c->p.id++;
+    c->renewed = 0;
+    c->next_id += 16ull * c->p.max_members;
+    for (int i = 0; i < 16; i++) {
+        uint64_t h = (c->p.nonce[i] + c->epoch * 0x9e3779b97f4a7c15u + (uint64_t)i) ^ c->p.id * 0xc2b2ae3d27d4eb4fu;
+        c->p.nonce[i] = (uint8_t)((h ^ h >> 29) * 0x165667b19e3779f9u >> 56);
+    }
     rg_coord_low(c);
 }
 

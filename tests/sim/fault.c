@@ -75,10 +75,10 @@ static void strike_office(world_t *w, int a) {
         break;
     case 2: /* dies and is started again at once */
         if (w->standalone >= 0) office_end(w, w->standalone, (int)sim_below(w, 2));
-        office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1));
+        office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1) << 16);
         break;
     case 3:
-        if (w->standalone < 0) office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1));
+        if (w->standalone < 0) office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1) << 16);
         break;
     case 4: partition(w); break;
     case 5: isolate(w, sim_below(w, 2) ? ALONE : a); break;

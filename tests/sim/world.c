@@ -310,8 +310,7 @@ int office_open(world_t *w, int host, uint64_t id) {
                              .found_at_ns = w->n_offices > 1 ? w->now + 6 * w->heartbeat : 0,
                              .first_id = host < 0 ? 1500u * (uint64_t)(k % 40) : 0 };
     memcpy(cp.group, "sim", 4);
-    memset(cp.nonce, 7, sizeof cp.nonce);
-    cp.nonce[0] = (uint8_t)k;
+    for (int i = 0; i < 16; i++) cp.nonce[i] = (uint8_t)sim_hash(w->seed, (uint64_t)k, 100u + (uint64_t)i);
     o->core = calloc(1, rg_coord_size(MAXP));
     if (!o->core || rg_coord_init(o->core, &cp) != RG_OK) abort();
     if (host < 0) w->standalone = k;
@@ -434,7 +433,7 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->phase2_at = (150 + sim_below(w, 150)) * MS;
     w->comeback = (int)(sim_hash(seed, 6, 6) % 2);
     if (!w->arena || !w->procs || !w->ledger) abort();
-    office_open(w, -1, w->succession ? RG_OFFICE_STANDALONE | 1 : 1);
+    office_open(w, -1, w->succession ? RG_OFFICE_STANDALONE | 1u << 16 : 1);
     for (uint32_t i = 0; i < w->initial; i++) sim_start_proc(w, sim_below(w, 5 * MS), w->min_size);
     fault_plan(w);
 }
@@ -518,7 +517,7 @@ static void dispatch(world_t *w, const event_t *e) {
 /* A standalone coordinator starts at the old address, with nothing. Members that host one hear of it. */
 static void comes_back(world_t *w) {
     if (!w->succession || w->standalone >= 0) return;
-    office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1));
+    office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1) << 16);
     for (int i = 0; i < w->n_procs; i++) {
         rg_member_event_t ev = { .type = RG_MEV_RETURN };
         if (w->procs[i].office >= 0) proc_event(w, i, &ev);
