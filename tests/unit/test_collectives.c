@@ -8,6 +8,7 @@
 #include "tools/pattern.h"
 
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -692,6 +693,47 @@ Test(collectives, member_dies_in_any_kind__same_outcome_for_all_and_memory_intac
         rg_config_t c = RG_CONFIG_INIT;
         c.small_bytes = round % 3 ? 64 : 0;
         rig_run(4, round % 4 == 3 ? "tcp" : round % 4 == 2 ? "shm" : "inproc", &c, faulty, &o);
+    }
+}
+
+/* ---- Deadlines and cancellations --------------------------------------------------------------------------------- */
+
+/* Every member has a deadline of its own, or cancels, or comes late: there is one outcome all the same. */
+static int hasty(rig_member_t *m, void *arg) {
+    struct outcomes *o = arg;
+    uint64_t s = o->seed * 31 + m->index;
+    RIG_OK(m, rg_barrier(m->g, NULL, NULL));
+    for (uint32_t i = 0; i < FAULT_OPS; i++) {
+        trial_t x;
+        char text[256];
+        rg_request_t *req = NULL;
+        rg_result_t res = RG_RESULT_INIT;
+        rg_opts_t opts = RG_OPTS_INIT;
+        trial_random(&x, o->seed * 1000 + i, m->rig->n, m->index, o->most, 4);
+        trial_make(&x);
+        uint64_t how = i % 3 ? rig_random(&s) : 0, until = rig_now() + (how >> 32) % 3000000;
+        if (how % 4 == 1) opts.timeout_ms = 1 + how % 3;
+        while (how % 4 == 2 && rig_now() < until) sched_yield();
+        rg_status_t st = call(m->g, &x, &opts, &req);
+        if (st == RG_OK && how % 4 == 3) st = rg_cancel(req);
+        if (st == RG_OK) st = rg_wait(req, &res);
+        int bad = st == RG_OK ? !trial_right(&x) : !trial_intact(&x);
+        trial_free(&x);
+        RIG_NEED(m, !bad && (st == RG_OK || st == RG_ERR_TIMEOUT || st == RG_ERR_CANCELLED),
+                 "operation %u: %s: %s (%s)", i, trial_text(&x, text, sizeof text), rg_status_name(st), res.text);
+        if (same_outcome(m, o, i, st, res.contributors)) return 1;
+    }
+    return rig_gate(m, 0, m->rig->n);
+}
+
+Test(collectives, own_deadlines_and_cancellations__same_outcome_for_all_and_memory_intact, .timeout = 120) {
+    for (uint32_t round = 0; round < 12 / RIG_SLOW + 1; round++) {
+        struct outcomes o = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                              .seed = rig_seed(900 + round),
+                              .most = round % 2 ? 300 : 30000 };
+        rg_config_t c = RG_CONFIG_INIT;
+        c.small_bytes = round % 3 ? 64 : 0;
+        rig_run(2 + round % 3, round % 4 == 3 ? "tcp" : round % 4 == 2 ? "shm" : "inproc", &c, hasty, &o);
     }
 }
 
