@@ -74,6 +74,12 @@ static void take_office(rg_coord_t *c) {
         const rg_seat_t *s = &c->seats[c->rank_seat[i]];
         if (s->conn && s->base != c->epoch) rg_coord_resend_view(c, s->conn);
     }
+    /* What they said while nobody acted was not heard: they say it again. */
+    rg_w_t w = rg_coord_begin(c);
+    rg_w_header(&w, RG_MSG_PROBE);
+    rg_w_u64(&w, c->epoch);
+    rg_sent_t again = rg_coord_end(c, &w);
+    for (uint32_t i = 0; i < c->n; i++) rg_coord_send(c, c->seats[c->rank_seat[i]].conn, again);
     if (wait) rg_coord_collect(c);
 }
 

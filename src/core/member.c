@@ -500,7 +500,12 @@ static void on_message(rg_member_t *m, const rg_member_event_t *ev) {
     case RG_MSG_EXPEL: on_expel(m, &r); break;
     case RG_MSG_HEARTBEAT_ACK: on_ack(m, &r); break;
     case RG_MSG_PROBE:
-        if (m->told || (m->have_view && rg_r_u64(&r) < m->view.epoch)) rg_view_certify(m);
+        if (m->told || (m->have_view && rg_r_u64(&r) < m->view.epoch)) {
+            rg_view_certify(m);
+        } else if (succeeds(m)) { /* an office that acts from now on */
+            rg_links_complain_again(m);
+            rg_ops_send_wanted(m);
+        }
         break;
     case RG_MSG_NACK: {
         rg_term_t t = rg_r_term(&r);
