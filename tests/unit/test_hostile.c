@@ -173,6 +173,75 @@ static int too_great(rig_member_t *m, void *arg) {
 
 Test(hostile, factor__beyond_the_type__refused_with_the_reason) { rig_run(3, "inproc", NULL, too_great, NULL); }
 
+/* ---- One member differs ------------------------------------------------------------------------------------------ */
+
+typedef struct differing {
+    rg_group_t *g;
+    float *in, *out; /* equal in place */
+    uint64_t n;
+    uint32_t odd; /* 1 on the member that differs */
+    uint32_t me;
+} differing_t;
+
+#define WAYS 18
+
+/* In one way after the other: count, type, operator, root, what happens on a fault, factors, weights, kind. */
+static rg_status_t differ(const differing_t *d, int way) {
+    rg_group_t *g = d->g;
+    float *in = d->in, *out = d->out, *own = in == out ? in + d->me * d->n : out;
+    uint64_t n = d->n, less = n - d->odd, counts[3] = { n, n / 2 + !d->odd, 2 + d->odd };
+    rg_opts_t o = RG_OPTS_INIT;
+    switch (way) {
+    case 0: return rg_all_reduce(g, in, out, less, RG_F32, RG_SUM, NULL, NULL);
+    case 1: return rg_all_reduce(g, in, out, n, d->odd ? RG_I32 : RG_F32, RG_SUM, NULL, NULL);
+    case 2: return rg_all_reduce(g, in, out, n, RG_F32, d->odd ? RG_MAX : RG_SUM, NULL, NULL);
+    case 3: o.on_fault = d->odd ? RG_RETURN : RG_RETRY; return rg_all_reduce(g, in, out, n, RG_F32, RG_SUM, &o, NULL);
+    case 4: o.tag = 9; return rg_all_reduce(g, in, out, less, RG_F32, RG_SUM, &o, NULL);
+    case 5: o.scale_after = d->odd ? 2 : 0; return rg_all_reduce(g, in, out, n, RG_F32, RG_SUM, &o, NULL);
+    case 6:
+        o.weighted = d->odd ? RG_OFF : RG_ON;
+        o.weight = 1;
+        return rg_all_reduce(g, in, out, n, RG_F32, RG_AVG, &o, NULL);
+    case 7: o.scale = 3; return rg_all_reduce(g, in, out, n, d->odd ? RG_F32 : RG_BF16, RG_SUM, &o, NULL);
+    case 8: return rg_all_reduce(g, in, out, d->odd ? 0 : n, RG_F32, RG_SUM, NULL, NULL);
+    case 9: return d->odd ? rg_barrier(g, NULL, NULL) : rg_all_reduce(g, in, out, n, RG_F32, RG_SUM, NULL, NULL);
+    case 10: return rg_reduce(g, in, out, n, RG_F32, RG_SUM, d->odd * 2, NULL, NULL);
+    case 11: o.scale_after = d->odd ? 2 : 0; return rg_reduce_scatter(g, in, own, n, RG_F32, RG_SUM, &o, NULL);
+    case 12: return rg_reduce_scatter(g, in, d->out + 3 * n, less, RG_F32, RG_SUM, NULL, NULL);
+    case 13: return rg_all_to_all(g, in, out, less, RG_F32, NULL, NULL);
+    case 14: return rg_gather(g, in, d->out + 3 * n, less, RG_F32, 0, NULL, NULL);
+    case 15: return rg_scatter(g, in, d->out + 3 * n, less, RG_F32, 0, NULL, NULL);
+    case 16: return rg_all_gather_v(g, in, d->out + 3 * n, counts, NULL, RG_F32, NULL, NULL);
+    default: return rg_reduce_scatter_v(g, in, d->out + 3 * n, counts, NULL, RG_F32, RG_SUM, NULL, NULL);
+    }
+}
+
+static int one_differs(rig_member_t *m, void *arg) {
+    const uint64_t n = *(const uint64_t *)arg, all = 7 * n;
+    float *in = malloc(all * sizeof *in), *was = malloc(all * sizeof *was), *out = malloc(all * sizeof *out);
+    differing_t d = { .g = m->g, .in = in, .n = n, .odd = m->index == 2, .me = m->index };
+    int bad = 0;
+    for (int i = 0; i < 2 * WAYS && !bad; i++) {
+        for (uint64_t k = 0; k < all; k++) in[k] = was[k] = (float)(k + m->index);
+        d.out = i % 2 ? in : out;
+        rg_status_t st = differ(&d, i / 2);
+        uint64_t judged = i / 2 >= 12 ? 3 * n : all; /* in place, what lies behind is an output */
+        bad = st != RG_ERR_MISMATCH || !strstr(rig_errmsg(m), "; rank") || memcmp(in, was, judged * sizeof *in) ||
+              rg_barrier(m->g, NULL, NULL) != RG_OK;
+        if (bad) rig_complain(m, __FILE__, __LINE__, "way %d: %s (%s)", i, rg_status_name(st), rig_errmsg(m));
+    }
+    free(in);
+    free(was);
+    free(out);
+    return bad ? 1 : rig_gate(m, 0, 3);
+}
+
+Test(hostile, one_member_differs_in_any_way__both_are_named_and_inputs_intact, .timeout = 60) {
+    static const char *const over[] = { "inproc", "tcp", "shm" };
+    for (int t = 0; t < 3; t++)
+        for (uint64_t n = 8; n < 100000; n *= 100) rig_run(3, over[t], NULL, one_differs, &n);
+}
+
 /* ---- Many differing calls at once -------------------------------------------------------------------------------- */
 
 #define MANY 60
