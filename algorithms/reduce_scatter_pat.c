@@ -68,7 +68,8 @@ static int applies(const rg_coll_desc_t *d) { return !d->rank_order || d->size <
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, bytes = (n - 1) / n * seg_bytes(d), each = (double)d->chunk * d->elem_size;
     double pieces = seg_bytes(d) / n > each ? seg_bytes(d) / n / each : 1;
-    return rg_cost(m, seg_rounds(d->size), (n - 1) * pieces, bytes, bytes);
+    double crowd = m->sharing > 1 ? 2 : 1; /* as in reduce_scatter_direct.c */
+    return rg_cost(m, seg_rounds(d->size), (n - 1) * pieces, crowd * bytes, bytes);
 }
 
 static uint64_t chunk(const rg_coll_desc_t *d) { return 131072 / d->elem_size; }
