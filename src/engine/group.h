@@ -375,6 +375,7 @@ void rg_layout_write(const rg_layout_t *l, uint64_t off, const void *from, uint6
 
 /* memory.c */
 rg_block_t *rg_block_get(rg_group_t *g, size_t bytes);
+rg_block_t *rg_block_get_private(rg_group_t *g, size_t bytes);
 void rg_block_put(rg_group_t *g, rg_block_t *b);
 void rg_blocks_free(rg_group_t *g);
 

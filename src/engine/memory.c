@@ -41,11 +41,11 @@ static void *block_map(size_t cap) {
     return p;
 }
 
-rg_block_t *rg_block_get(rg_group_t *g, size_t bytes) {
+static rg_block_t *block_get(rg_group_t *g, size_t bytes, int shared) {
     int class;
     size_t cap = block_round(bytes, &class);
     for (rg_block_t **at = &g->blocks[class]; *at; at = &(*at)->next)
-        if (block_fits(*at, cap)) {
+        if (block_fits(*at, cap) && (shared || !(*at)->shared)) {
             rg_block_t *b = *at;
             *at = b->next;
             b->next = NULL;
@@ -59,13 +59,20 @@ rg_block_t *rg_block_get(rg_group_t *g, size_t bytes) {
     }
     b->cap = cap;
     if (class < MEDIUM) b->p = aligned_alloc(64, cap);
-    else if (g->blocks_shared) b->shared = rg_shared_alloc(cap, cap >= LARGE_PAGE, &b->p, NULL) == RG_OK;
+    else if (g->blocks_shared && shared) b->shared = rg_shared_alloc(cap, cap >= LARGE_PAGE, &b->p, NULL) == RG_OK;
     /* Shared memory may be scarce where memory is not; then peers get copies. */
     if (!b->p && class >= MEDIUM) b->p = block_map(cap);
     if (b->p) return b;
     free(b);
     return NULL;
 }
+
+rg_block_t *rg_block_get(rg_group_t *g, size_t bytes) { return block_get(g, bytes, 1); }
+
+/* For what no peer ever reads. Shared regions have small pages where the system gives them no large ones, and of a
+ * process that dies the kernel takes every page before it closes the sockets by which the others know: 64 MiB of small
+ * ones cost them 20 ms. */
+rg_block_t *rg_block_get_private(rg_group_t *g, size_t bytes) { return block_get(g, bytes, 0); }
 
 static void block_free(rg_block_t *b) {
     if (b->cap < MEDIUM_MIN) free(b->p);

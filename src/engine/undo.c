@@ -25,14 +25,14 @@ int rg_undo_begin(rg_request_t *op) {
         if (!op->saved) return 0;
     }
     /* Last: a log without its bitmap cannot be read. */
-    if (!op->undo && !(op->undo = rg_block_get(op->g, op->bytes))) return 0;
+    if (!op->undo && !(op->undo = rg_block_get_private(op->g, op->bytes))) return 0;
     memset(op->saved, 0, words * sizeof *op->saved);
     return 1;
 }
 
 /* Keeps all of OUT, because the input is changed at once. 0 when memory is out. */
 int rg_undo_begin_whole(rg_request_t *op) {
-    if (!op->undo && !(op->undo = rg_block_get(op->g, op->bytes))) return 0;
+    if (!op->undo && !(op->undo = rg_block_get_private(op->g, op->bytes))) return 0;
     rg_layout_read(&op->out, 0, op->undo->p, op->bytes / op->elem);
     op->saved_whole = 1;
     return 1;
