@@ -262,8 +262,8 @@ typedef struct link {
     uint64_t witness_addr;
     uint8_t witness[16];
     uint8_t can_copy; /* process_vm_readv works */
-    way_t way;
-    uint64_t run_gen, run_op, run_bytes; /* of private memory that came for one operation, see is_bulk() */        /* of private memory while any of it is under way here: see shm_pull.c */
+    way_t way;        /* of private memory while any of it is under way here: see shm_pull.c */
+    uint64_t run_gen, run_op, run_bytes; /* of private memory that came for one operation: see is_bulk() there */
     /* Going out. */
     segment_t *out;
     uint32_t out_ring;

@@ -224,7 +224,8 @@ typedef struct rg_coord_params {
     uint64_t heartbeat_ns;
     uint8_t nonce[16]; /* random, of this group */
     uint64_t id;       /* of the coordinator: owner of its terms. SUCCESSION: never the same again, also not after a
-                          restart: random with RG_OFFICE_STANDALONE set and the low 16 bits 0 (they count how often it forgot
+                          restart: random with RG_OFFICE_STANDALONE set and the low 16 bits 0 (they count how often it
+                          forgot
                           a group), or as OFFICE_OPEN says */
     rg_mode_t mode;
     uint32_t hosted;      /* SUCCESSION: runs in a member's process, so it has no vote of its own */
