@@ -225,8 +225,7 @@ typedef struct rg_coord_params {
     uint8_t nonce[16]; /* random, of this group */
     uint64_t id;       /* of the coordinator: owner of its terms. SUCCESSION: never the same again, also not after a
                           restart: random with RG_OFFICE_STANDALONE set and the low 16 bits 0 (they count how often it
-                          forgot
-                          a group), or as OFFICE_OPEN says */
+                          forgot a group), or as OFFICE_OPEN says */
     rg_mode_t mode;
     uint32_t hosted;      /* SUCCESSION: runs in a member's process, so it has no vote of its own */
     uint64_t takeover_ns; /* SUCCESSION: members wait so long for a lost coordinator before they look for another; 0:
