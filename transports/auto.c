@@ -8,6 +8,7 @@
 #include "auto.h"
 #include "observe/log.h"
 #include "os/os.h"
+#include "ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -74,8 +75,7 @@ struct rg_tp {
     uint64_t machine;
     auto_link_t **links;
     uint32_t n_links;
-    rg_completion_t *ring; /* events that found no place where they arose */
-    uint32_t ring_n, ring_at, ring_cap;
+    rg_ring_t ring;     /* events that found no place where they arose */
     uint32_t n_waiting; /* operations that wait for their link */
     uint32_t polls;
     int armed; /* the caller may have slept: look at both sides */
@@ -96,25 +96,15 @@ void rg_auto_parts(const rg_transport_t *near, const rg_transport_t *far) {
 /* ---- Own events -------------------------------------------------------------------------------------------------- */
 
 static int ring_reserve(rg_tp_t *tp, uint32_t more) {
-    uint32_t need = tp->ring_n + tp->n_waiting + more + 2 * RING_SPARE; /* each may stand for two (KEEP_BEHIND_UP) */
-    if (need <= tp->ring_cap) return 0;
-    uint32_t cap = 2 * need;
-    rg_completion_t *bigger = realloc(tp->ring, cap * sizeof *bigger);
-    if (!bigger) return -1;
-    tp->ring = bigger;
-    tp->ring_cap = cap;
-    return 0;
+    /* Each may stand for two (KEEP_BEHIND_UP). */
+    return rg_ring_room(&tp->ring, (uint64_t)tp->ring.n + tp->n_waiting + more + 2 * RING_SPARE);
 }
 
 /* There is room: for every operation that waits and for all that one poll brings (ring_reserve). */
 static rg_completion_t *ring_push(rg_tp_t *tp, rg_tp_event_t event, uint32_t link) {
-    if (tp->ring_at && tp->ring_n == tp->ring_cap) {
-        memmove(tp->ring, tp->ring + tp->ring_at, (tp->ring_n - tp->ring_at) * sizeof *tp->ring);
-        tp->ring_n -= tp->ring_at;
-        tp->ring_at = 0;
-    }
-    rg_completion_t *c = &tp->ring[tp->ring_n++];
-    *c = (rg_completion_t){ .event = event, .link = link };
+    rg_completion_t *c = rg_ring_push(&tp->ring);
+    c->event = event;
+    c->link = link;
     return c;
 }
 
@@ -122,13 +112,6 @@ static void push_failed(rg_tp_t *tp, uint32_t link, uint64_t cookie, rg_tp_statu
     rg_completion_t *c = ring_push(tp, RG_TP_FAILED, link);
     c->status = st;
     c->cookie = cookie;
-}
-
-static int ring_take(rg_tp_t *tp, rg_completion_t *out, int max) {
-    int n = 0;
-    while (n < max && tp->ring_at < tp->ring_n) out[n++] = tp->ring[tp->ring_at++];
-    if (tp->ring_at == tp->ring_n) tp->ring_at = tp->ring_n = 0;
-    return n;
 }
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
@@ -212,7 +195,7 @@ static void auto_close(rg_tp_t *tp) {
         if (tp->side[i].tp) tp->side[i].t->close(tp->side[i].tp);
     if (tp->epoll >= 0) close(tp->epoll);
     free(tp->links);
-    free(tp->ring);
+    free(tp->ring.v);
     free(tp);
 }
 
@@ -585,13 +568,13 @@ static verdict_t on_event(rg_tp_t *tp, int i, rg_completion_t *c) {
  * the rest queues behind it. */
 static int take_side(rg_tp_t *tp, int i, rg_completion_t *out, int max) {
     int n = 0;
-    uint32_t queued = tp->ring_n;
+    uint32_t queued = tp->ring.n;
     int most = max < RING_SPARE ? max : RING_SPARE, got = tp->side[i].t->poll(tp->side[i].tp, out, most);
     tp->side[i].owes = got == most;
     for (int k = 0; k < got; k++) {
         rg_completion_t c = out[k];
         rg_completion_t up = { .event = RG_TP_LINK_UP, .link = c.link };
-        int direct = tp->ring_n == queued; /* before that: what it sets going may queue events of its own */
+        int direct = tp->ring.n == queued; /* before that: what it sets going may queue events of its own */
         verdict_t v = on_event(tp, i, &c);
         if (v == SWALLOW) continue;
         const rg_completion_t *first = v == KEEP_BEHIND_UP ? &up : &c;
@@ -605,8 +588,8 @@ static int take_side(rg_tp_t *tp, int i, rg_completion_t *out, int max) {
 }
 
 static int auto_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
-    int n = tp->ring_n ? ring_take(tp, out, max) : 0, look = 0;
-    if (tp->ring_n || ring_reserve(tp, 2) != 0) return n;
+    int n = rg_ring_take(&tp->ring, out, max), look = 0;
+    if (tp->ring.n || ring_reserve(tp, 2) != 0) return n;
     if (++tp->polls % LOOK_EVERY == 0 && (!tp->side[NEAR].links || !tp->side[FAR].links)) {
         uint64_t now = rg_os_now_ns();
         look = now - tp->looked_at >= LOOK_NS;
@@ -621,14 +604,15 @@ static int auto_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
             s->t->arm(s->tp, &ns);
         }
         n += take_side(tp, i, out + n, max - n);
-        n += ring_take(tp, out + n, max - n); /* who is given less than they have room for has been given all */
+        n += rg_ring_take(&tp->ring, out + n,
+                          max - n); /* who is given less than they have room for has been given all */
     }
     if (i > FAR) tp->armed = 0;
     return n;
 }
 
 static int auto_arm(rg_tp_t *tp, int64_t *timeout_ns) {
-    if (tp->ring_n) return 0;
+    if (tp->ring.n) return 0;
     for (int i = NEAR; i <= FAR; i++) {
         if (!tp->side[i].tp) continue;
         if (tp->side[i].owes) return 0;

@@ -250,7 +250,7 @@ static int inproc_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
 
 static int inproc_arm(rg_tp_t *tp, int64_t *timeout_ns) {
     pthread_mutex_lock(&lock);
-    int sleep = tp->box.n == 0 && tp->box.notes == 0;
+    int sleep = tp->box.ring.n == 0 && tp->box.notes == 0;
     uint64_t now = rg_os_now_ns();
     for (uint32_t i = 0; i < tp->box.n_links; i++) {
         rg_mbox_link_t *l = rg_mbox_link(&tp->box, i);

@@ -17,23 +17,12 @@ rg_mbox_link_t *rg_mbox_link(rg_mbox_t *m, uint32_t index) {
 }
 
 int rg_mbox_reserve(rg_mbox_t *m, uint32_t more) {
-    uint64_t need = (uint64_t)m->n + m->n_ops + 2ull * m->n_links + more, cap = m->cap ? m->cap : 64;
-    if (need <= m->cap) return 0;
-    while (cap < need) cap *= 2;
-    rg_completion_t *ring = malloc(cap * sizeof *ring);
-    if (!ring) return -1;
-    for (uint32_t i = 0; i < m->n; i++) ring[i] = m->ring[(m->head + i) & (m->cap - 1)];
-    free(m->ring);
-    m->ring = ring;
-    m->cap = (uint32_t)cap;
-    m->head = 0;
-    return 0;
+    return rg_ring_room(&m->ring, (uint64_t)m->ring.n + m->n_ops + 2ull * m->n_links + more);
 }
 
 void rg_mbox_push(rg_mbox_t *m, rg_tp_event_t ev, rg_tp_status_t st, uint32_t link, uint64_t cookie,
                   const rg_tag_t *tag) {
-    rg_completion_t *c = &m->ring[(m->head + m->n++) & (m->cap - 1)];
-    memset(c, 0, sizeof *c);
+    rg_completion_t *c = rg_ring_push(&m->ring);
     c->event = ev;
     c->status = st;
     c->link = link;
@@ -43,11 +32,7 @@ void rg_mbox_push(rg_mbox_t *m, rg_tp_event_t ev, rg_tp_status_t st, uint32_t li
 }
 
 int rg_mbox_take(rg_mbox_t *m, rg_completion_t *out, int max) {
-    int n = 0;
-    for (; n < max && m->n; n++, m->n--) {
-        out[n] = m->ring[m->head];
-        m->head = (m->head + 1) & (m->cap - 1);
-    }
+    int n = rg_ring_take(&m->ring, out, max);
     for (uint32_t i = 0; m->notes && n < max && i < m->n_links; i++) {
         rg_mbox_link_t *l = m->links[i];
         if (!l || !l->note_dirty) continue;
@@ -86,7 +71,7 @@ void rg_mbox_free(rg_mbox_t *m) {
         free(m->links[i]);
     }
     free(m->links);
-    free(m->ring);
+    free(m->ring.v);
     memset(m, 0, sizeof *m);
 }
 

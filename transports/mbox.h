@@ -5,6 +5,7 @@
 #define RG_MBOX_H
 
 #include "regroup_transport.h"
+#include "ring.h"
 
 typedef enum rg_mbox_state { MBOX_FREE, MBOX_CONNECTING, MBOX_UP, MBOX_DOWN } rg_mbox_state_t;
 
@@ -38,8 +39,7 @@ typedef struct rg_mbox {
     rg_mbox_link_t **links;
     uint32_t n_links;
     uint32_t n_ops; /* receives posted, and whatever else the owner counts in that still has to complete */
-    rg_completion_t *ring;
-    uint32_t cap, head, n;
+    rg_ring_t ring;
     uint32_t notes;
     uint64_t fence;
 } rg_mbox_t;

@@ -29,29 +29,12 @@ void rgm_log(rg_tp_t *tp, rg_log_level_t level, const char *fmt, ...) {
 
 int rgm_ring_reserve(rg_tp_t *tp, uint32_t more) {
     /* Every operation ends once; a link can come up and go down. */
-    uint64_t need = (uint64_t)tp->ring_n + tp->n_ops + 2ull * tp->n_links + more;
-    if (need <= tp->ring_cap) return 0;
-    uint64_t cap = tp->ring_cap ? tp->ring_cap : 64;
-    while (cap < need) cap *= 2;
-    rg_completion_t *ring = cap > UINT32_MAX / 2 ? NULL : malloc(cap * sizeof *ring);
-    if (!ring) return -1;
-    for (uint32_t i = 0; i < tp->ring_n; i++) ring[i] = tp->ring[(tp->ring_head + i) & (tp->ring_cap - 1)];
-    free(tp->ring);
-    tp->ring = ring;
-    tp->ring_cap = (uint32_t)cap;
-    tp->ring_head = 0;
-    return 0;
-}
-
-rg_completion_t *rgm_ring_push(rg_tp_t *tp) {
-    rg_completion_t *c = &tp->ring[(tp->ring_head + tp->ring_n++) & (tp->ring_cap - 1)];
-    memset(c, 0, sizeof *c);
-    return c;
+    return rg_ring_room(&tp->ring, (uint64_t)tp->ring.n + tp->n_ops + 2ull * tp->n_links + more);
 }
 
 static void complete(rg_tp_t *tp, const link_t *l, rg_tp_event_t ok, rg_tp_status_t st, uint64_t cookie,
                      const rg_tag_t *tag) {
-    rg_completion_t *c = rgm_ring_push(tp);
+    rg_completion_t *c = rg_ring_push(&tp->ring);
     c->event = st == RG_TP_DONE ? ok : RG_TP_FAILED;
     c->status = st;
     c->link = l->index;
@@ -127,7 +110,7 @@ static void shm_close(rg_tp_t *tp) {
     }
     free(tp->links);
     free(tp->up);
-    free(tp->ring);
+    free(tp->ring.v);
     free(tp->memory);
     free(tp);
 }
@@ -263,7 +246,7 @@ static void shm_fence(rg_tp_t *tp, uint64_t epoch) {
 /* A link that cannot carry anything: the operation ends at once, by poll(). */
 static int refuse(rg_tp_t *tp, uint32_t link, uint64_t cookie, rg_tp_status_t st) {
     if (rgm_ring_reserve(tp, 1) != 0) return RG_ERR_NOMEM;
-    rg_completion_t *c = rgm_ring_push(tp);
+    rg_completion_t *c = rg_ring_push(&tp->ring);
     c->event = RG_TP_FAILED;
     c->status = st;
     c->link = link;
@@ -327,12 +310,7 @@ static void shm_stats(rg_tp_t *tp, uint32_t index, uint64_t *sent, uint64_t *rec
 /* ---- The round ---- */
 
 static int take(rg_tp_t *tp, rg_completion_t *out, int max) {
-    int n = 0;
-    while (n < max && tp->ring_n) {
-        out[n++] = tp->ring[tp->ring_head];
-        tp->ring_head = (tp->ring_head + 1) & (tp->ring_cap - 1);
-        tp->ring_n--;
-    }
+    int n = rg_ring_take(&tp->ring, out, max);
     for (uint32_t i = 0; tp->n_notes && n < max && i < tp->n_links; i++) {
         link_t *l = tp->links[i];
         if (!l || !l->note_dirty) continue;
@@ -395,7 +373,7 @@ static int shm_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
 }
 
 static int shm_arm(rg_tp_t *tp, int64_t *timeout_ns) {
-    if (tp->ring_n || tp->n_notes) return 0;
+    if (tp->ring.n || tp->n_notes) return 0;
     tp->armed = 1;
     for (uint32_t i = 0; i < tp->n_up; i++) {
         link_t *l = tp->up[i];

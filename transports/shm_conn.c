@@ -253,7 +253,7 @@ void rgm_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...) {
     va_end(ap);
     snprintf(l->text, sizeof l->text, "shm: %.300s", text);
     rgm_link_clear(tp, l);
-    rg_completion_t *c = rgm_ring_push(tp);
+    rg_completion_t *c = rg_ring_push(&tp->ring);
     c->event = RG_TP_LINK_DOWN;
     c->status = RG_TP_GONE;
     c->link = l->index;
@@ -301,7 +301,7 @@ static void link_up(rg_tp_t *tp, link_t *l) {
     link_state(tp, l, LINK_UP);
     tp->up[tp->n_up++] = l;
     l->conn->deadline = NEVER;
-    rg_completion_t *c = rgm_ring_push(tp);
+    rg_completion_t *c = rg_ring_push(&tp->ring);
     c->event = RG_TP_LINK_UP;
     c->link = l->index;
     if (tp->note) l->note_owed = 1;

@@ -16,6 +16,7 @@
 #include "os/os.h"
 #include "os/shared.h"
 #include "regroup_transport.h"
+#include "ring.h"
 
 #define RING_MOST (256u << 10)
 #define RING_LEAST (64u << 10)
@@ -261,8 +262,8 @@ typedef struct link {
     int32_t pid;
     uint64_t witness_addr;
     uint8_t witness[16];
-    uint8_t can_copy; /* process_vm_readv works */
-    way_t way;        /* of private memory while any of it is under way here: see shm_pull.c */
+    uint8_t can_copy;                    /* process_vm_readv works */
+    way_t way;                           /* of private memory while any of it is under way here: see shm_pull.c */
     uint64_t run_gen, run_op, run_bytes; /* of private memory that came for one operation: see is_bulk() there */
     /* Going out. */
     segment_t *out;
@@ -324,8 +325,7 @@ struct rg_tp {
     recv_op_t *free_recvs;
     uint32_t n_ops;
     const recv_op_t *now_op; /* the receive that recv() is just posting; NULL when it finished at once */
-    rg_completion_t *ring;
-    uint32_t ring_cap, ring_head, ring_n;
+    rg_ring_t ring;
     uint8_t *scratch, *hot;
     lent_t lent[LENT_MAX];
     uint32_t n_lent, lent_next, lent_uses, lent_samples;
@@ -348,7 +348,6 @@ extern rg_shm_hooks_t rg_shm_hooks;
 
 /* ---- shm.c ---- */
 int rgm_ring_reserve(rg_tp_t *tp, uint32_t more);
-rg_completion_t *rgm_ring_push(rg_tp_t *tp);
 void rgm_send_done(rg_tp_t *tp, link_t *l, send_op_t *op, rg_tp_status_t st);
 void rgm_recv_done(rg_tp_t *tp, link_t *l, recv_op_t *op, rg_tp_status_t st, const rg_tag_t *came);
 void rgm_recv_unlink(link_t *l, recv_op_t *op);

@@ -76,7 +76,7 @@ void rgm_unasked_free_all(link_t *l) {
 static void tell_unexpected(rg_tp_t *tp, link_t *l, const rg_tag_t *tag) {
     if (l->told_at == l->rpos + 1 || rgm_ring_reserve(tp, 1) != 0) return;
     l->told_at = l->rpos + 1; /* once per message, however often we come back to it */
-    rg_completion_t *c = rgm_ring_push(tp);
+    rg_completion_t *c = rg_ring_push(&tp->ring);
     c->event = RG_TP_UNEXPECTED;
     c->link = l->index;
     c->tag = *tag;

@@ -399,7 +399,7 @@ static int simnet_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
 
 static int simnet_arm(rg_tp_t *tp, int64_t *timeout_ns) {
     (void)timeout_ns; /* virtual time: the caller moves it, no real timer helps */
-    return tp->box.n == 0 && tp->box.notes == 0;
+    return tp->box.ring.n == 0 && tp->box.notes == 0;
 }
 
 static void simnet_fence(rg_tp_t *tp, uint64_t epoch) {

@@ -185,7 +185,7 @@ void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...) {
     memcpy(l->text, text, sizeof text);
     rgt_link_clear(tp, l);
     l->state = LINK_DOWN;
-    rg_completion_t *c = rgt_ring_push(tp);
+    rg_completion_t *c = rg_ring_push(&tp->ring);
     c->event = RG_TP_LINK_DOWN;
     c->status = RG_TP_GONE;
     c->link = l->index;
@@ -215,7 +215,7 @@ static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail) {
         l->rail[r]->deadline = now + tp->conf.heartbeat_ms * 250000ull;
         rgt_timer_at(tp, l->rail[r]->deadline);
     }
-    rg_completion_t *done = rgt_ring_push(tp);
+    rg_completion_t *done = rg_ring_push(&tp->ring);
     done->event = RG_TP_LINK_UP;
     done->link = l->index;
     if (tp->note_seq) l->note_owed = 1;

@@ -13,6 +13,7 @@
 #include "observe/log.h"
 #include "os/os.h"
 #include "regroup_transport.h"
+#include "ring.h"
 
 #include <netinet/in.h>
 
@@ -84,7 +85,7 @@ typedef struct send_op {
 typedef struct recv_op {
     struct recv_op *next;
     rg_tp_recv_t r;
-    uint64_t mseq; /* once bound */
+    uint64_t mseq;    /* once bound */
     uint64_t claimed; /* bytes of frames that were begun, on whatever rail: never more than the message has, so that */
     uint64_t got;     /* when all of it has come no rail is still writing */
     uint32_t bound;
@@ -95,7 +96,7 @@ typedef struct unasked {
     struct unasked *next;
     rg_tag_t tag;
     uint64_t mseq, total, claimed, got; /* as in recv_op */
-    uint8_t *bytes; /* NULL: thrown away */
+    uint8_t *bytes;                     /* NULL: thrown away */
 } unasked_t;
 
 /* ---- Connections ---- */
@@ -115,7 +116,7 @@ struct link;
 
 /* What is known of a connection's speed (tcp_tune.c). */
 typedef struct tune {
-    uint64_t sent, next_at; /* payload bytes that left here; where the sample under way ends */
+    uint64_t sent, next_at;  /* payload bytes that left here; where the sample under way ends */
     uint64_t acked, busy_us; /* as the kernel counted when it began */
     double rate[2];          /* bytes per microsecond with each candidate */
     char name[2][16];
@@ -175,8 +176,8 @@ typedef struct link {
     uint32_t rail_next;
     send_op_t *send_head, **send_tail;
     recv_op_t *recv_head, **recv_tail;
-    uint32_t posted;  /* receives in the list */
-    uint32_t stalled; /* rails whose frame waits for a receive, */
+    uint32_t posted;   /* receives in the list */
+    uint32_t stalled;  /* rails whose frame waits for a receive, */
     uint32_t patience; /* and for how many sweeps */
     unasked_t *unasked;
     uint64_t unasked_bytes;
@@ -223,9 +224,7 @@ struct rg_tp {
     uint32_t n_ops;     /* sends and receives out */
     const void *now_op; /* the operation that send() or recv() is just posting, */
     int now_done;       /* and whether it finished at once */
-    /* Completions in waiting: a ring whose size is a power of two and never less than what can still complete. */
-    rg_completion_t *ring;
-    uint32_t ring_cap, ring_head, ring_n;
+    rg_ring_t ring;     /* completions in waiting: it has room for all that can still complete */
     uint8_t *staging;
     uint32_t polls;
     uint64_t next_timer, resume_listen;
@@ -236,7 +235,6 @@ struct rg_tp {
 
 /* ---- tcp.c ---- */
 int rgt_ring_reserve(rg_tp_t *tp, uint32_t more); /* 0 when `more` completions fit as well */
-rg_completion_t *rgt_ring_push(rg_tp_t *tp);      /* zeroed; within what was reserved */
 void rgt_send_done(rg_tp_t *tp, link_t *l, send_op_t *op, rg_tp_status_t st);
 void rgt_recv_done(rg_tp_t *tp, link_t *l, recv_op_t *op, rg_tp_status_t st, const rg_tag_t *came);
 void rgt_send_free(rg_tp_t *tp, send_op_t *op);
@@ -276,7 +274,7 @@ int rgt_tx_fence(conn_t *c);           /* cuts the frame in hand loose from the 
 void rgt_rx(rg_tp_t *tp, conn_t *c);
 void rgt_post(rg_tp_t *tp, link_t *l, recv_op_t *op);
 int rgt_make_way(rg_tp_t *tp, link_t *l); /* looks among what has come already */
-void rgt_restart(rg_tp_t *tp, link_t *l);             /* looks again at frames that wait for a receive */
+void rgt_restart(rg_tp_t *tp, link_t *l); /* looks again at frames that wait for a receive */
 void rgt_rx_fence(rg_tp_t *tp, link_t *l);
 void rgt_unasked_free(link_t *l, unasked_t *u);
 

@@ -59,7 +59,7 @@ static unasked_t *unasked_new(link_t *l, const frame_t *f, int keep) {
 
 static void tell_unexpected(rg_tp_t *tp, link_t *l, const frame_t *f) {
     if (f->offset != 0 || rgt_ring_reserve(tp, 1) != 0) return; /* once per message: its first frame */
-    rg_completion_t *c = rgt_ring_push(tp);
+    rg_completion_t *c = rg_ring_push(&tp->ring);
     c->event = RG_TP_UNEXPECTED;
     c->link = l->index;
     c->tag = f->tag;
@@ -168,8 +168,7 @@ static int to_receive(rg_tp_t *tp, conn_t *c, recv_op_t *op) {
     }
     op->bound = 1;
     op->mseq = f->mseq;
-    if (f->total != op->r.len || f->len > op->r.len - op->claimed ||
-        (op->r.reduce && f->offset % op->r.wire_elem != 0))
+    if (f->total != op->r.len || f->len > op->r.len - op->claimed || (op->r.reduce && f->offset % op->r.wire_elem != 0))
         return DISPATCH_BROKEN;
     op->claimed += f->len;
     c->rx = op;
