@@ -8,13 +8,14 @@
 #include <linux/tcp.h>
 #include <string.h>
 
-#define SAMPLE (32ull << 20)     /* payload bytes that a trial carries */
-#define TRIALS 6u                /* three of each, in turn; the best of each counts, for outside work only slows down */
-#define AGAIN_FACTOR 512u        /* how much longer the winner runs before it is tried against the other again */
-#define BETTER 1.15              /* the system's has to be this much quicker: measurements scatter */
-#define SAME_HOST_RTT_US 50u     /* below it nothing is measured: within a host the work of the processors decides, and
-                                  * samples of it scatter more than the candidates differ (docs/performance.md) */
-#define LONG_RTT_US 5000u        /* from here on losses and queues matter more than a trial shows */
+#define SAMPLE (32ull << 20) /* payload bytes that a trial carries */
+#define TRIALS 6u            /* three of each, in turn; the best of each counts, for outside work only slows down */
+#define AGAIN_FACTOR 512u    /* how much longer the winner runs before it is tried against the other again */
+#define BETTER 1.15          /* the system's has to be this much quicker: measurements scatter */
+#define SAME_HOST_RTT_US                                                                                               \
+    50u                   /* below it nothing is measured: within a host the work of the processors decides, and       \
+                           * samples of it scatter more than the candidates differ (docs/performance.md) */
+#define LONG_RTT_US 5000u /* from here on losses and queues matter more than a trial shows */
 #define BUFFER_MOST (64u << 20)
 #define BUFFER_ENOUGH (4u << 20) /* the kernel's own sizing reaches this */
 
@@ -47,14 +48,9 @@ static void size_buffers(conn_t *c, double bytes_per_us, uint32_t rtt_us) {
     c->tune.buffer = bytes;
 }
 
-static void begin_sample(conn_t *c, uint64_t bytes) {
-    sample_t s;
-    if (!take_sample(c->fd, &s)) {
-        c->tune.next_at = UINT64_MAX;
-        return;
-    }
-    c->tune.acked = s.acked;
-    c->tune.busy_us = s.busy_us;
+static void begin_sample(conn_t *c, const sample_t *s, uint64_t bytes) {
+    c->tune.acked = s->acked;
+    c->tune.busy_us = s->busy_us;
     c->tune.next_at = c->tune.sent + bytes;
 }
 
@@ -70,7 +66,7 @@ void rgt_tune_begin(conn_t *c) {
     if (!take_sample(c->fd, &s)) return;
     /* Pacing, as bbr does it, halves the speed of loopback and guards against nothing on a short link. */
     c->tune.now = c->tune.same || s.min_rtt_us >= LONG_RTT_US || !use(c, "reno");
-    if (s.min_rtt_us >= SAME_HOST_RTT_US) begin_sample(c, SAMPLE);
+    if (s.min_rtt_us >= SAME_HOST_RTT_US) begin_sample(c, &s, SAMPLE);
 }
 
 /* Called when the connection has carried tune.next_at bytes. */
@@ -84,18 +80,18 @@ void rgt_tune(conn_t *c) {
     double rate = s.busy_us > t->busy_us ? (double)(s.acked - t->acked) / (double)(s.busy_us - t->busy_us) : 0;
     size_buffers(c, rate, s.min_rtt_us);
     if (t->same || s.min_rtt_us >= LONG_RTT_US) {
-        begin_sample(c, SAMPLE * AGAIN_FACTOR);
+        begin_sample(c, &s, SAMPLE * AGAIN_FACTOR);
         return;
     }
     if (rate > t->rate[t->now]) t->rate[t->now] = rate;
     if (++t->trial < TRIALS) {
         if (use(c, t->name[!t->now])) t->now = !t->now;
-        begin_sample(c, SAMPLE);
+        begin_sample(c, &s, SAMPLE);
         return;
     }
     int best = t->rate[1] > t->rate[0] * BETTER;
     if (best != t->now && use(c, t->name[best])) t->now = best;
     t->trial = 0;
     t->rate[0] = t->rate[1] = 0;
-    begin_sample(c, SAMPLE * AGAIN_FACTOR);
+    begin_sample(c, &s, SAMPLE * AGAIN_FACTOR);
 }
