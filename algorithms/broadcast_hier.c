@@ -12,15 +12,8 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
 static uint64_t chunk(const rg_coll_desc_t *d) { return 131072 / d->elem_size; }
 
 static rg_status_t build(rg_schedule_t *s, const rg_coll_desc_t *d) {
-    uint32_t parts = rg_hier_widest_host(d);
-    rg_hier_item_t *items = (rg_hier_item_t *)rg_sched_scratch(s, (size_t)parts * sizeof *items / 4);
-    if (!items) return s->error;
-    for (uint32_t p = 0; p < parts; p++) {
-        rg_span_t part = rg_span_part(rg_span(RG_BUF_IN, 0, d->count), parts, p);
-        items[p] = (rg_hier_item_t){ rg_hier_host_member(d, d->root, p), part.off, part.off, part.len };
-    }
-    const rg_hier_plan_t plan = { items, parts, RG_HIER_DOWN, d->root, 0, 0, 1 };
-    return rg_hier_build(s, &plan);
+    (void)d; /* the schedule has it */
+    return rg_hier_build_rooted(s, RG_HIER_DOWN);
 }
 
 const rg_algorithm_t rg_alg_broadcast_hier = {

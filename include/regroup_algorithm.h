@@ -179,7 +179,8 @@ rg_span_t rg_span_part(rg_span_t whole, uint64_t parts, uint64_t index);
 #define RG_PIECES_MAX 512
 uint32_t rg_sched_pieces(uint64_t len, uint64_t chunk, uint64_t steps_per_piece);
 
-/* n step indexes, all RG_NO_STEP, that live until the schedule is built. NULL after an error (s->error is set). */
+/* n step indexes, all RG_NO_STEP, that live until the schedule is built; aligned for anything of 8 bytes. NULL after an
+ * error (s->error is set). */
 uint32_t *rg_sched_scratch(rg_schedule_t *s, size_t n);
 
 /* Appends a dissemination among all ranks with messages of no length: when the steps that it appended are done, every

@@ -123,6 +123,7 @@ static uint32_t parent_of(const tree_t *t, int chain, uint32_t owner, uint32_t r
 
 typedef struct edge {
     uint32_t level, peer, item;
+    uint32_t leaf; /* to_child: the child has no children of its own, so its value comes as it was put in */
 } edge_t;
 
 typedef struct work {
@@ -178,14 +179,14 @@ static uint32_t children_of(const work_t *w, uint32_t r, uint32_t item, edge_t *
         for (uint32_t i = from; i < to; i++) {
             uint32_t e = beside(t, l, g, own, i), child = l == 0 ? e : stands_for(t, l - 1, e, owner);
             if (child == w->p->root) continue;
-            if (out) out[n] = (edge_t){ l, child, item };
+            if (out) out[n] = (edge_t){ l, child, item, 0 };
             n++;
         }
         if (lead != r) break;
     }
     /* Beyond the tree: the owner is the root's child on the way up, its parent's place on the way down. */
     if (r == w->p->root && owner != r) {
-        if (out) out[n] = (edge_t){ t->levels + 1, owner, item };
+        if (out) out[n] = (edge_t){ t->levels + 1, owner, item, 0 };
         n++;
     }
     return n;
@@ -196,7 +197,7 @@ static uint32_t parent_edge(const work_t *w, uint32_t item, edge_t *out) {
     if (w->r == w->p->root) return 0;
     uint32_t x = parent_of(&w->t, w->p->chain, owner, w->r, &level);
     if (x == NOBODY && (w->p->root == NOBODY || w->p->root == owner)) return 0;
-    *out = x == NOBODY ? (edge_t){ w->t.levels + 1, w->p->root, item } : (edge_t){ level, x, item };
+    *out = x == NOBODY ? (edge_t){ w->t.levels + 1, w->p->root, item, 0 } : (edge_t){ level, x, item, 0 };
     return 1;
 }
 
@@ -218,6 +219,8 @@ static int find_edges(work_t *w) {
     keyed_t *k = room(w->s, total > items ? total : items, sizeof(keyed_t));
     if (!w->to_child || !k) return 0;
     for (uint32_t i = 0; i < items; i++) w->n_child += children_of(w, w->r, i, w->to_child + w->n_child);
+    for (uint32_t i = 0; i < w->n_child; i++)
+        w->to_child[i].leaf = children_of(w, w->to_child[i].peer, w->to_child[i].item, NULL) == 0;
     sort_edges(w, k, w->to_parent, w->n_parent, 1);
     sort_edges(w, k, w->to_child, w->n_child, 0);
     return 1;
@@ -290,8 +293,8 @@ static void send_up(work_t *w, uint32_t piece, const edge_t *e, uint32_t run) {
     for (uint32_t i = 0; i < run; i++) w->up[cell(w, piece, e[i].item)] = step;
 }
 
-/* A child's value comes in; `from_leaf`: as it was put in. */
-static void add_child(work_t *w, uint32_t piece, const edge_t *e, uint32_t run, int from_leaf) {
+/* A child's value comes in. */
+static void add_child(work_t *w, uint32_t piece, const edge_t *e, uint32_t run) {
     uint32_t deps[2 * MERGE_MAX], n = 0, first = cell(w, piece, e->item);
     int began = w->acc[first] != RG_NO_STEP, last = 1;
     rg_span_t in = piece_of(w, RG_BUF_IN, e->item, piece), tmp = tmp_of(w, e->item, piece, in.len);
@@ -310,7 +313,7 @@ static void add_child(work_t *w, uint32_t piece, const edge_t *e, uint32_t run, 
     int ends_here = w->p->root == NOBODY ? w->p->items[e->item].owner == w->r : w->p->root == w->r;
     int final = last && ends_here;
     rg_span_t dst = final ? piece_of(w, RG_BUF_OUT, e->item, piece) : tmp;
-    uint32_t flags = (final ? RG_STEP_FINAL : 0) | (from_leaf ? 0 : RG_STEP_WIRE_ACC);
+    uint32_t flags = (final ? RG_STEP_FINAL : 0) | (e->leaf ? 0 : RG_STEP_WIRE_ACC);
     uint32_t step = rg_sched_recv_reduce(w->s, e->peer, dst, began ? tmp : in, flags, deps, n);
     for (uint32_t i = 0; i < run; i++) {
         uint32_t c = cell(w, piece, e[i].item);
@@ -333,7 +336,7 @@ static void stage_up(work_t *w, uint32_t piece, uint32_t level) {
     for (uint32_t i = 0, run; i < w->n_child; i += run) {
         const edge_t *e = &w->to_child[i];
         run = run_length(w, w->to_child, w->n_child, i, 0);
-        if (e->level == level) add_child(w, piece, e, run, children_of(w, e->peer, e->item, NULL) == 0);
+        if (e->level == level) add_child(w, piece, e, run);
     }
     for (uint32_t i = 0, run; i < w->n_parent; i += run) {
         run = run_length(w, w->to_parent, w->n_parent, i, 1);
@@ -418,6 +421,36 @@ rg_status_t rg_hier_build(rg_schedule_t *s, const rg_hier_plan_t *plan) {
      */
     if (!up) s->flags |= RG_SCHED_ZERO_COPY;
     return s->error;
+}
+
+static rg_hier_item_t *items_of(rg_schedule_t *s, uint32_t n) { return room(s, n, sizeof(rg_hier_item_t)); }
+
+rg_status_t rg_hier_build_rooted(rg_schedule_t *s, uint32_t flow) {
+    const rg_coll_desc_t *d = &s->desc;
+    uint32_t parts = rg_hier_widest_host(d);
+    rg_hier_item_t *items = items_of(s, parts);
+    if (!items) return s->error;
+    for (uint32_t p = 0; p < parts; p++) {
+        rg_span_t part = rg_span_part(rg_span(RG_BUF_IN, 0, d->count), parts, p);
+        items[p] = (rg_hier_item_t){ rg_hier_host_member(d, d->root, p), part.off, part.off, part.len };
+    }
+    const rg_hier_plan_t plan = { .items = items, .n_items = parts, .flow = flow, .root = d->root, .chain = 1 };
+    return rg_hier_build(s, &plan);
+}
+
+rg_status_t rg_hier_build_segments(rg_schedule_t *s, uint32_t flow) {
+    const rg_coll_desc_t *d = &s->desc;
+    int up = flow == RG_HIER_UP;
+    rg_hier_item_t *items = items_of(s, d->size);
+    if (!items) return s->error;
+    for (uint32_t r = 0; r < d->size; r++) {
+        uint64_t off = rg_seg(d, up ? RG_BUF_IN : RG_BUF_OUT, r).off;
+        items[r] = (rg_hier_item_t){ r, up ? off : 0, up ? 0 : off, rg_seg_len(d, r) };
+    }
+    const rg_hier_plan_t plan = {
+        .items = items, .n_items = d->size, .flow = flow, .root = NOBODY, .in_at_owner = !up, .out_at_owner = up
+    };
+    return rg_hier_build(s, &plan);
 }
 
 /* ---- Questions about the topology ------------------------------------------------------------------------------- */

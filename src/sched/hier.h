@@ -42,6 +42,11 @@ uint32_t rg_hier_host_member(const rg_coll_desc_t *d, uint32_t rank, uint32_t pl
 
 rg_status_t rg_hier_build(rg_schedule_t *s, const rg_hier_plan_t *plan);
 
+/* What broadcast and reduce are: the data in as many parts as the widest host has members, each owned by another member
+ * of the root's host. What all-gather and reduce-scatter are: the segments, owned by their ranks. flow is the way. */
+rg_status_t rg_hier_build_rooted(rg_schedule_t *s, uint32_t flow);
+rg_status_t rg_hier_build_segments(rg_schedule_t *s, uint32_t flow);
+
 /* Predicted seconds, by level, when `bytes` go up and as many down (flow says which of them). */
 double rg_hier_cost(const rg_coll_desc_t *d, const rg_cost_model_t *m, double bytes, uint32_t flow);
 

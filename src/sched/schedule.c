@@ -17,7 +17,7 @@
 /* What rg_sched_scratch() gives, chained so that sealing can free it. */
 typedef struct scratch {
     struct scratch *next;
-    uint32_t ids[];
+    _Alignas(8) uint32_t ids[];
 } scratch_t;
 
 rg_span_t rg_span(rg_buf_t buf, uint64_t off, uint64_t len) {
