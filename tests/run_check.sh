@@ -23,5 +23,12 @@ expect '0 passed, 1 failed, 0 skipped' 'exec tail -f /dev/null'
 expect '7 passed, 2 failed, 3 skipped' 'echo "7 passed, 2 failed, 3 skipped"; exit 1'
 expect '7 passed, 1 failed, 0 skipped' 'echo "7 passed, 0 failed, 0 skipped"; exit 1'
 expect '4 passed, 1 failed, 1 skipped' 'echo "[====] Synthesis: Tested: 6 | Passing: 4 | Failing: 1 | Crashing: 1"; exit 1'
+# A report of a sanitizer that the exit code and the summary keep silent about.
+said='echo "4 passed, 0 failed, 0 skipped"; echo'
+expect '4 passed, 1 failed, 0 skipped' "$said '==7==ERROR: LeakSanitizer: detected memory leaks'"
+expect '4 passed, 1 failed, 0 skipped' "$said '==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x1'"
+expect '4 passed, 1 failed, 0 skipped' "$said 'WARNING: ThreadSanitizer: data race (pid=7)'"
+expect '4 passed, 1 failed, 0 skipped' "$said 'src/a.c:1:2: runtime error: signed integer overflow'"
+expect '4 passed, 0 failed, 0 skipped' "$said 'a test that names LeakSanitizer'"
 echo "$good passed, $bad failed, 0 skipped"
 [ $bad -eq 0 ]
