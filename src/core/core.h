@@ -95,8 +95,12 @@ typedef enum rg_mev {
     RG_MEV_CONTROL_UP,   /* connected to the coordinator */
     RG_MEV_CONTROL_DOWN, /* connection to the coordinator lost or refused */
     RG_MEV_MESSAGE,      /* from the coordinator: bytes, len */
-    RG_MEV_LINK_UP,      /* data link to member `peer` is there */
-    RG_MEV_LINK_DOWN,    /* data link to member `peer` broke; text */
+    RG_MEV_LINK_UP,      /* data link to member `peer` is there; via: the member that relays it, 0: it is direct. After
+                            a LINK_DOWN in the same data epoch: it goes on with no byte lost or doubled */
+    RG_MEV_LINK_DOWN,    /* data link to member `peer`, or the relayed one that took its place, broke; text; dead: there
+                            is evidence that the peer itself is gone (its process ended, its port refuses), not only
+                            the path. Said as soon as it breaks, and again when such evidence comes later. The caller
+                            goes on trying to resume the link until LINK_UP, ROUTE or DISCONNECT (section 7) */
     RG_MEV_BOUNDARY,     /* the caller wants to pass into generation `gen` (current + 1) */
     RG_MEV_OP_START,     /* the caller issued `key` with `sig` -> exactly one of ACT_OP_RUN/FORWARD/ABORT, now or, while
                             fenced, at activation. The keys of one set and tag ascend by generation and number; those
@@ -124,6 +128,8 @@ typedef struct rg_member_event {
     rg_op_sig_t sig;
     rg_status_t status;
     const char *text;
+    uint64_t via;                                    /* LINK_UP */
+    uint32_t dead;                                   /* LINK_DOWN */
     uint64_t bytes_sent, bytes_received, operations; /* any event: counters for the next heartbeat */
     uint8_t net[RG_CORE_NET]; /* RG_MEV_NET: for the next message to the coordinator; they hold from the next view on */
 } rg_member_event_t;
@@ -133,7 +139,7 @@ typedef enum rg_mact {
     RG_MACT_CONNECT,    /* establish the data link to `peer` (member->identity, addr); dial says who dials */
     RG_MACT_DISCONNECT, /* `peer` is gone for good: drop its link */
     RG_MACT_WELCOME,   /* the coordinator accepted us as a candidate: `peer` is our own member id, nonce is the group's,
-                          heartbeat_ns */
+                          heartbeat_ns, reconnect_ns (0: a link between members that breaks is not resumed) */
     RG_MACT_JOINED,    /* first view active: rg_member_view() is valid; gen is our first generation */
     RG_MACT_REFUSED,   /* joining is refused: status, text */
     RG_MACT_WAITING,   /* still waiting for others; text says for whom (shown when join_timeout passes) */
@@ -162,7 +168,12 @@ typedef enum rg_mact {
                             machine that OFFICE_OPEN started. No office there: RG_MEV_CONTROL_DOWN */
     RG_MACT_OFFICE_OPEN, /* (succession, host_office) run an rg_coord_t in this process, with mode SUCCESSION, hosted =
                             1 and id = note; it needs no other state: members bring it. A CONTROL to it follows */
-    RG_MACT_OFFICE_CLOSE /* end it: send what it still has to say, close its connections, free it */
+    RG_MACT_OFFICE_CLOSE, /* end it: send what it still has to say, close its connections, free it */
+    RG_MACT_ROUTE,        /* (reconnect_ns) the link to `peer` is to go through member `via`, to which there is a direct
+                             link: the other end is told the same, `via` is told RELAY. LINK_UP with via when it does.
+                             via 0: not any more; when the direct link is not there either, that is a LINK_DOWN */
+    RG_MACT_RELAY         /* (reconnect_ns) on 1: pass on what members `peer` and `via` send each other through here,
+                             until on 0 or the DISCONNECT of one of them. May come before the link to one is there */
 } rg_mact_t;
 
 typedef struct rg_member_action {
@@ -173,8 +184,10 @@ typedef struct rg_member_action {
     const rg_core_member_t *member;
     uint32_t dial;
     uint8_t nonce[16];
-    uint64_t heartbeat_ns;
+    uint64_t heartbeat_ns, reconnect_ns; /* WELCOME */
     uint64_t gen, note, computed;
+    uint64_t via; /* ROUTE, RELAY */
+    uint32_t on;  /* RELAY */
     uint32_t keep, flush;
     rg_op_key_t key;
     rg_status_t status;
@@ -227,12 +240,15 @@ typedef struct rg_coord_params {
                           restart: random with RG_OFFICE_STANDALONE set and the low 16 bits 0 (they count how often it
                           forgot a group), or as OFFICE_OPEN says */
     rg_mode_t mode;
-    uint32_t hosted;      /* SUCCESSION: runs in a member's process, so it has no vote of its own */
-    uint64_t takeover_ns; /* SUCCESSION: members wait so long for a lost coordinator before they look for another; 0:
-                             two heartbeats */
-    uint64_t found_at_ns; /* SUCCESSION: no first view before this time: members of a running group may be on their way
-                             to a coordinator that was just started */
-    uint64_t first_id;    /* member ids start above this one */
+    uint32_t hosted;       /* SUCCESSION: runs in a member's process, so it has no vote of its own */
+    uint64_t takeover_ns;  /* SUCCESSION: members wait so long for a lost coordinator before they look for another; 0:
+                              two heartbeats */
+    uint64_t found_at_ns;  /* SUCCESSION: no first view before this time: members of a running group may be on their way
+                              to a coordinator that was just started */
+    uint64_t reconnect_ns; /* a link between two live members that breaks, and a control connection, have this long to
+                              come back before the first is relayed and whoever is at the end of the second is taken for
+                              lost. 0: they have not, and nothing is relayed (L2) */
+    uint64_t first_id;     /* member ids start above this one */
     char group[RG_CORE_NAME_MAX];
 } rg_coord_params_t;
 

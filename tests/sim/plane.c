@@ -453,16 +453,18 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
         office_end(w, p->office, 0);
         p->office = -1;
         break;
+    case RG_MACT_ROUTE:
+    case RG_MACT_RELAY:
     case RG_MACT_WAITING: break;
     }
 }
 
 static const char *action_name(rg_mact_t t) {
-    static const char *const names[] = { "SEND",        "CONNECT",     "DISCONNECT", "WELCOME",    "JOINED",
-                                         "REFUSED",     "WAITING",     "FENCE",      "VIEW",       "OP_RUN",
-                                         "OP_COMMIT",   "OP_RELEASE",  "OP_RESTART", "OP_FORWARD", "OP_SERVE",
-                                         "OP_ABORT",    "BOUNDARY",    "NOTE",       "EXPELLED",   "CONTROL",
-                                         "OFFICE_OPEN", "OFFICE_CLOSE" };
+    static const char *const names[] = { "SEND",        "CONNECT",      "DISCONNECT", "WELCOME",    "JOINED",
+                                         "REFUSED",     "WAITING",      "FENCE",      "VIEW",       "OP_RUN",
+                                         "OP_COMMIT",   "OP_RELEASE",   "OP_RESTART", "OP_FORWARD", "OP_SERVE",
+                                         "OP_ABORT",    "BOUNDARY",     "NOTE",       "EXPELLED",   "CONTROL",
+                                         "OFFICE_OPEN", "OFFICE_CLOSE", "ROUTE",      "RELAY" };
     return names[t];
 }
 
