@@ -1,7 +1,8 @@
 /* log.c: the library's own log. A line goes to the caller's function, or to standard error in one write(2) when the
- * RG_LOG variable asks for it; otherwise nothing is formatted and nothing printed. Relies on getenv and write only.
+ * RG_LOG variable asks for it; otherwise nothing is formatted and nothing printed. Relies on getenv, write, os/hush.c.
  * It must not allocate (it is called where memory has run out) and must not change errno. */
 #include "observe/log.h"
+#include "os/os.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -15,7 +16,8 @@
 
 static const char prefix[] = "regroup: ";
 
-/* One write, so that lines of several processes on one terminal do not mix. A failed write has nobody to be told to. */
+/* One write, so that lines of several processes on one terminal do not mix. A failed write has nobody to be told to,
+ * and a program must not die because nobody reads what the library says. */
 static void write_stderr(void *user, rg_log_level_t level, const char *line) {
     char buf[sizeof prefix + LINE_MAX_BYTES + 1];
     size_t n = strnlen(line, LINE_MAX_BYTES), at = sizeof prefix - 1;
@@ -23,7 +25,10 @@ static void write_stderr(void *user, rg_log_level_t level, const char *line) {
     memcpy(buf, prefix, at);
     memcpy(buf + at, line, n);
     buf[at + n] = '\n';
+    rg_os_hush_t hush;
+    rg_os_hush(&hush);
     ssize_t put = write(STDERR_FILENO, buf, at + n + 1);
+    rg_os_unhush(&hush);
     (void)put;
 }
 

@@ -4,6 +4,7 @@
 #define RG_OS_H
 
 #include "regroup.h"
+#include <signal.h>
 #include <sys/socket.h>
 
 uint64_t rg_os_now_ns(void);                /* CLOCK_MONOTONIC */
@@ -32,6 +33,14 @@ int rg_os_connect(const struct sockaddr *sa, socklen_t len, rg_error_t *err);
 
 /* Raises the soft descriptor limit to at least `need` if the hard one allows. RESOURCE with text otherwise. */
 rg_status_t rg_os_need_fds(uint32_t need, rg_error_t *err);
+
+/* Between the two no write() of this thread raises SIGPIPE or SIGXFSZ, whatever the program does with them; it fails
+ * with EPIPE or EFBIG. Allocates nothing and leaves errno alone. */
+typedef struct rg_os_hush {
+    sigset_t mask, pending;
+} rg_os_hush_t;
+void rg_os_hush(rg_os_hush_t *h);
+void rg_os_unhush(const rg_os_hush_t *h);
 
 /* Interface choice. Grammar: comma list; "eth0" exact or prefix "eth"; "^lo,docker" excludes; "10.0.0.0/8" or
  * "fd00::/8" network; bare IP address. NULL selector: the way towards `remote` (numeric text, may be NULL). Never gives

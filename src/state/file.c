@@ -6,6 +6,7 @@
 
 #include "core/wire.h"
 #include "observe/log.h"
+#include "os/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -158,7 +159,10 @@ static rg_status_t save_as(const rg_state_t *s, const char *path, char *name, si
         free(desc);
         return rg_fail(err, RG_ERR_SYSTEM, e, "rg_state_save: %s cannot be made", name);
     }
+    rg_os_hush_t hush; /* a limit of file sizes is an error like a full disk, not the end of the program */
+    rg_os_hush(&hush);
     int failed = write_state(fd, s, desc, desc_len), e = errno;
+    rg_os_unhush(&hush);
     free(desc);
     if (close(fd) && !failed) failed = 1, e = errno;
     if (!failed && rename(name, path)) failed = 1, e = errno;

@@ -39,6 +39,7 @@ int main(int argc, char **argv) {
                   { "env", test_env },
                   { "state", test_state },
                   { "shm", test_shm },
+                  { "cases", test_cases },
                   { "kills-briefly", kills_briefly } };
     int found = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -54,7 +55,7 @@ int main(int argc, char **argv) {
             found = 1;
         }
     if (!found) {
-        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|env|state|shm|kills-briefly|kills]\n");
+        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|env|state|shm|cases|kills-briefly|kills]\n");
         return 2;
     }
     printf("%d passed, %d failed, %d skipped\n", procs_passed, procs_failed, procs_skipped);
