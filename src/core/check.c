@@ -92,7 +92,8 @@ static const char *check_seat(const rg_coord_t *c, const rg_seat_t *s) {
         return "coordinator: a member has no rank";
     if (s->batch) return "coordinator: a member is in a batch";
     if (s->suspect && c->round == RG_ROUND_NONE && c->acting) return "coordinator: a suspicion without a round";
-    if (!s->suspect && !s->conn && !rg_coord_succeeds(c))
+    if (s->lost_due && s->conn) return "coordinator: a member that is here is waited for";
+    if (!s->suspect && !s->conn && !s->lost_due && !rg_coord_succeeds(c))
         return "coordinator: a member without a connection is not suspected";
     if (s->promised && c->growth != RG_GROW_PREPARE) return "coordinator: a promise outside growth";
     if (s->watermark < c->low) return "coordinator: the lowest watermark is wrong";

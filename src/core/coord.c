@@ -84,7 +84,8 @@ rg_status_t rg_coord_init(rg_coord_t *c, const rg_coord_params_t *p) {
     c->term = c->seen = (rg_term_t){ 1, p->id };
     c->next_id = p->first_id;
     c->acting = 1;
-    c->lack_at = c->scan_at = c->retransmit_at = c->complaint_at = c->flush_at = c->grow_at = c->vacant_at = NEVER;
+    c->lack_at = c->lost_at = c->scan_at = c->retransmit_at = c->complaint_at = c->flush_at = c->grow_at =
+        c->vacant_at = NEVER;
     return RG_OK;
 }
 
@@ -297,6 +298,7 @@ static void coord_scan(rg_coord_t *c) {
         if (s->state == RG_SEAT_CANDIDATE) rg_coord_drop_candidate(c, s, RG_ERR_TIMEOUT, cause);
         else if (!s->suspect) rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, cause);
     }
+    rg_coord_candidate_paths(c);
 }
 
 /* ---- Dispatch -------------------------------------------------------------------------------------------------- */
@@ -308,7 +310,7 @@ static void on_closed(rg_coord_t *c, uint64_t conn) {
     rg_idmap_del(&c->by_conn, conn);
     s->conn = 0;
     if (s->state == RG_SEAT_CANDIDATE) rg_coord_drop_candidate(c, s, RG_ERR_PEER_LOST, "connection closed");
-    else if (!s->suspect) rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, "connection closed");
+    else if (!s->suspect) rg_coord_conn_lost(c, s);
 }
 
 /* Whoever sends what cannot be read is treated as if its connection had broken. */
@@ -394,6 +396,7 @@ static void on_message(rg_coord_t *c, const rg_coord_event_t *ev) {
 
 static void coord_timers(rg_coord_t *c) {
     if (c->now >= c->scan_at) coord_scan(c);
+    if (c->now >= c->lost_at) rg_coord_lost_due(c);
     if (c->now >= c->complaint_at) rg_coord_complaints(c);
     if (c->now >= c->retransmit_at) rg_coord_retransmit(c);
     if (c->now >= c->grow_at) {
@@ -423,7 +426,8 @@ rg_status_t rg_coord_step(rg_coord_t *c, const rg_coord_event_t *ev) {
 
 uint64_t rg_coord_deadline(const rg_coord_t *c) {
     uint64_t d = c->scan_at;
-    const uint64_t all[] = { c->retransmit_at, c->complaint_at, c->flush_at, c->grow_at, c->vacant_at, c->lack_at };
+    const uint64_t all[] = { c->retransmit_at, c->complaint_at, c->flush_at, c->grow_at,
+                             c->vacant_at,     c->lack_at,      c->lost_at };
     for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i] < d) d = all[i];
     return c->broken ? NEVER : d;
@@ -452,7 +456,12 @@ static void roll_row(const rg_coord_t *c, const rg_seat_t *s, uint64_t now_ns, r
     memcpy(r->net, s->net, sizeof r->net);
     memcpy(r->identity, s->m.identity, sizeof r->identity);
     rg_text_copy(r->label, sizeof r->label, s->label);
-    (void)c;
+    for (uint32_t i = 0; i < c->n_complaints; i++) {
+        const rg_complaint_t *x = &c->complaints[i];
+        if (x->a != r->id && x->b != r->id) continue;
+        r->broken_links++;
+        r->relayed_links += x->state == RG_PATH_RELAYED;
+    }
 }
 
 /* Members in rank order, then candidates in order of arrival. Returns how many there are. */

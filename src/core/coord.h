@@ -10,6 +10,7 @@
 
 #define RG_REQUESTS_MAX 256u    /* operations that members want ended, in one round */
 #define RG_COMPLAINTS_MAX 1024u /* broken links that are being looked at */
+#define RG_RELAYS_TRIED 4u      /* relays that a pair is given before it is given up */
 #define RG_GONE_MAX 128u        /* departed candidates that the others have not been told of */
 #define RG_EXPELLED_MAX 256u    /* expelled members that are remembered with the reason */
 #define RG_TALLY_MAX 16384u     /* operations that reports can speak of in one round */
@@ -28,9 +29,11 @@ typedef struct rg_seat {
     uint64_t conn, last_heard, suspect_at, told, base;
     uint64_t bytes_sent, bytes_received, operations, gen, watermark, promise;
     uint64_t ready_upto, missing[RG_COORD_MISSING_MAX];
-    uint64_t patience; /* what a check allows this candidate; grows each time it answers, but too late */
+    uint64_t lost_due;      /* its connection closed, and it has until then to come back; 0: it has not, or did */
+    uint64_t missing_since; /* a candidate that has not had all its links since then; 0: it has */
+    uint64_t patience;      /* what a check allows this candidate; grows each time it answers, but too late */
     uint32_t pid, min_size, order, fixed_n, fixed_rank, rank, old_rank, n_missing;
-    uint32_t report_off, report_len, mark;
+    uint32_t report_off, report_len, mark, part, load; /* the last three for the length of a step */
     uint8_t state, suspect, reported, ready, mute, batch, promised;
     uint8_t silent;                   /* not heard for a heartbeat, whatever its connection says */
     uint8_t accepted, pending, ghost; /* it accepted the proposal; it waits for a round, because it is fenced or has
@@ -52,8 +55,18 @@ typedef struct rg_request_rec {
     char text[RG_CORE_TEXT_MAX];
 } rg_request_rec_t;
 
+/* A pair whose direct link is broken, or, with AUTHORITY and no reconnect time, is being looked at. */
+typedef enum rg_path_state {
+    RG_PATH_WAIT = 0, /* until due it may come back by itself */
+    RG_PATH_TRY,      /* via has been asked to relay; until due */
+    RG_PATH_RELAYED   /* via relays */
+} rg_path_state_t;
+
 typedef struct rg_complaint {
-    uint64_t a, b, due;
+    uint64_t a, b, due, via;
+    uint64_t dead, dead_at; /* who is said to be dead, and since when */
+    uint64_t tried[RG_RELAYS_TRIED];
+    uint8_t state, n_tried;
     char text[RG_CAUSE_MAX];
 } rg_complaint_t;
 
@@ -105,7 +118,7 @@ struct rg_coord {
     rg_coord_params_t p;
     int broken;
     uint64_t woke_until; /* after a sleep of this machine itself: members that hung up meanwhile may still come back */
-    uint64_t now, last_scan, scan_at, retransmit_at, complaint_at, flush_at, grow_at, check_due, vacant_at;
+    uint64_t now, last_scan, scan_at, retransmit_at, complaint_at, lost_at, flush_at, grow_at, check_due, vacant_at;
     rg_term_t term;
     uint64_t next_id;
 
@@ -210,9 +223,7 @@ void rg_coord_gone(rg_coord_t *c, uint64_t id);
 void rg_coord_suspect(rg_coord_t *c, rg_seat_t *s, rg_suspect_t how, rg_status_t status, const char *cause);
 void rg_coord_collect(rg_coord_t *c);
 void rg_coord_on_report(rg_coord_t *c, rg_seat_t *s, const uint8_t *bytes, size_t len);
-void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
 void rg_coord_on_abort_op(rg_coord_t *c, rg_r_t *r);
-void rg_coord_complaints(rg_coord_t *c);
 void rg_coord_retransmit(rg_coord_t *c);
 void rg_coord_try_decide(rg_coord_t *c);
 void rg_coord_expel(rg_coord_t *c, rg_seat_t *s, rg_status_t status, const char *text);
@@ -223,6 +234,14 @@ void rg_coord_resend_view(rg_coord_t *c, uint64_t conn);
 void rg_coord_send_install(rg_coord_t *c, uint64_t conn);
 void rg_coord_choose(rg_coord_t *c); /* the proposal is the present view from here on */
 int rg_coord_read_prop(rg_coord_t *c, int apply);
+
+/* coord_paths.c: broken links */
+void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
+void rg_coord_complaints(rg_coord_t *c);
+void rg_coord_conn_lost(rg_coord_t *c, rg_seat_t *s); /* its control connection closed */
+void rg_coord_lost_due(rg_coord_t *c);
+void rg_coord_routes_tell(rg_coord_t *c, const rg_seat_t *s); /* the routes that it has a part in, again */
+void rg_coord_candidate_paths(rg_coord_t *c);
 
 /* coord_claim.c: succession */
 int rg_coord_quorum(const rg_coord_t *c, int (*vote)(const rg_seat_t *s));

@@ -169,6 +169,7 @@ static int seats_for(rg_coord_t *c, rg_r_t r, uint32_t n) {
         s->m = m;
         s->state = RG_SEAT_MEMBER;
         s->suspect = s->reported = s->accepted = s->pending = s->promised = s->batch = s->ghost = 0;
+        s->lost_due = 0;
         s->rank = i;
         s->last_heard = c->now;
         s->base = c->epoch; /* of those who were here already: they have the parent */

@@ -102,6 +102,7 @@ static void send_welcome(rg_coord_t *c, const rg_seat_t *s) {
     rg_w_u64(&w, c->p.heartbeat_ns);
     rg_w_u8(&w, (uint8_t)c->p.mode);
     rg_w_u64(&w, c->p.takeover_ns);
+    rg_w_u64(&w, c->p.reconnect_ns);
     rg_coord_send(c, s->conn, rg_coord_end(c, &w));
 }
 
@@ -161,6 +162,7 @@ void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebi
     rg_idmap_put(&c->by_conn, conn, (uint64_t)(s - c->seats));
     s->last_heard = c->now;
     s->silent = 0;
+    s->lost_due = 0;
     s->pid = b->pid;
     if (b->label[0]) memcpy(s->label, b->label, sizeof s->label);
     if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO; /* C7: it lives, and its report is waited for */
@@ -175,6 +177,7 @@ void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebi
     if (!c->acting) return;
     rg_coord_flush_peers(c); /* before the view, which may name members that it has not been told of */
     if (behind) rg_coord_resend_view(c, conn);
+    rg_coord_routes_tell(c, s);
     if (c->round == RG_ROUND_COLLECT && !s->reported) rg_coord_freeze(c, s);
     if (c->round == RG_ROUND_INSTALL && !s->accepted) rg_coord_send_install(c, conn);
     if (s->pending && c->round == RG_ROUND_NONE)
@@ -362,6 +365,8 @@ void rg_coord_on_ready(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
     s->n_missing = r->bad ? 0 : n;
     s->ready = !r->bad;
     s->ready_upto = upto;
+    if (!s->n_missing) s->missing_since = 0;
+    else if (!s->missing_since) s->missing_since = c->now;
     memcpy(s->net, net, sizeof net);
     c->grow_dirty = 1;
 }

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #define NEVER UINT64_MAX
-#define GRACE_NS 100000000u /* a broken link is looked at this much later: most are the first sign of a death */
 
 /* ---- The view -------------------------------------------------------------------------------------------------- */
 
@@ -536,14 +535,7 @@ static void round_over(rg_coord_t *c) {
     c->retransmit_at = c->vacant_at = NEVER;
     c->n_requests = 0;
     c->grow_dirty = c->waiting_dirty = 1;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < c->n_complaints; i++) {
-        const rg_seat_t *a = rg_seat_by_id(c, c->complaints[i].a), *b = rg_seat_by_id(c, c->complaints[i].b);
-        if (a && b && a->state == RG_SEAT_MEMBER && b->state == RG_SEAT_MEMBER)
-            c->complaints[kept++] = c->complaints[i];
-    }
-    c->n_complaints = kept;
-    if (kept) c->complaint_at = c->now;
+    if (c->n_complaints) c->complaint_at = c->now; /* some are over, or were left alone while there was a round */
 }
 
 /* The last members are gone: the group can be founded anew by whoever comes. */
@@ -640,94 +632,6 @@ void rg_coord_try_decide(rg_coord_t *c) {
     if (c->broken || !c->acting) return;
     if (c->round == RG_ROUND_COLLECT) try_propose(c);
     if (c->round == RG_ROUND_INSTALL && rg_coord_quorum(c, rg_vote_accepted)) rg_coord_choose(c);
-}
-
-/* ---- Broken links (L2) ----------------------------------------------------------------------------------------- */
-
-static void candidate_link(rg_coord_t *c, rg_seat_t *s, uint64_t other, int up) {
-    uint32_t i = 0;
-    while (i < s->n_missing && s->missing[i] != other) i++;
-    if (up && i < s->n_missing) s->missing[i] = s->missing[--s->n_missing];
-    else if (!up && i == s->n_missing && i < RG_COORD_MISSING_MAX) s->missing[s->n_missing++] = other;
-    else if (!up && i == RG_COORD_MISSING_MAX) s->ready = 0;
-    c->grow_dirty = 1;
-}
-
-static rg_complaint_t *complaint_find(rg_coord_t *c, uint64_t a, uint64_t b) {
-    for (uint32_t i = 0; i < c->n_complaints; i++) {
-        rg_complaint_t *x = &c->complaints[i];
-        if ((x->a == a && x->b == b) || (x->a == b && x->b == a)) return x;
-    }
-    return NULL;
-}
-
-void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
-    uint64_t peer = rg_r_u64(r);
-    int up = rg_r_u8(r);
-    char text[RG_CAUSE_MAX];
-    rg_r_text(r, text, sizeof text);
-    if (r->bad || !c->acting) return;
-    rg_seat_t *other = rg_seat_by_id(c, peer);
-    if (!other || other == s) return;
-    if (s->state == RG_SEAT_CANDIDATE || other->state == RG_SEAT_CANDIDATE) {
-        if (s->state == RG_SEAT_CANDIDATE) candidate_link(c, s, peer, up);
-        if (other->state == RG_SEAT_CANDIDATE) candidate_link(c, other, s->m.id, up);
-        return;
-    }
-    rg_complaint_t *x = complaint_find(c, s->m.id, peer);
-    if (up) {
-        if (x) *x = c->complaints[--c->n_complaints];
-        return;
-    }
-    if (x || c->n_complaints == RG_COMPLAINTS_MAX) return; /* members complain again after every view change */
-    x = &c->complaints[c->n_complaints++];
-    uint64_t grace = c->p.heartbeat_ns / 8 < GRACE_NS ? c->p.heartbeat_ns / 8 : GRACE_NS;
-    *x = (rg_complaint_t){ .a = s->m.id, .b = peer, .due = c->now + grace };
-    rg_text_copy(x->text, sizeof x->text, text);
-    if (x->due < c->complaint_at) c->complaint_at = x->due;
-}
-
-static uint32_t complaints_about(const rg_coord_t *c, uint64_t id) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_complaints; i++) n += c->complaints[i].a == id || c->complaints[i].b == id;
-    return n;
-}
-
-/* The one that more members cannot reach goes; between two that are alike, the younger in rank. */
-static void settle(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat_t *b) {
-    uint32_t na = complaints_about(c, x->a), nb = complaints_about(c, x->b);
-    int a_goes = na != nb ? na > nb : a->rank > b->rank;
-    rg_seat_t *goes = a_goes ? a : b, *stays = a_goes ? b : a;
-    char cause[RG_CAUSE_MAX];
-    rg_text_t t = rg_text_begin(cause, sizeof cause);
-    rg_text_str(&t, "its link to rank ");
-    rg_text_u64(&t, stays->rank);
-    rg_text_str(&t, " (member ");
-    rg_text_u64(&t, stays->m.id);
-    rg_text_str(&t, ") broke: ");
-    rg_text_str(&t, x->text);
-    rg_coord_suspect(c, goes, RG_SUSPECT_FIRM, RG_ERR_EXPELLED, cause);
-}
-
-void rg_coord_complaints(rg_coord_t *c) {
-    c->complaint_at = NEVER;
-    if (!c->acting) c->n_complaints = 0;
-    for (uint32_t i = 0; i < c->n_complaints;) {
-        rg_complaint_t x = c->complaints[i];
-        rg_seat_t *a = rg_seat_by_id(c, x.a), *b = rg_seat_by_id(c, x.b);
-        if (!a || !b || a->state != RG_SEAT_MEMBER || b->state != RG_SEAT_MEMBER || a->suspect == RG_SUSPECT_FIRM ||
-            b->suspect == RG_SUSPECT_FIRM) {
-            c->complaints[i] = c->complaints[--c->n_complaints];
-            continue;
-        }
-        i++;
-        if (x.due > c->now) {
-            if (x.due < c->complaint_at) c->complaint_at = x.due;
-            continue;
-        }
-        if (!a->suspect && !b->suspect) settle(c, &x, a, b);
-        else if (c->now + c->p.heartbeat_ns / 8 < c->complaint_at) c->complaint_at = c->now + c->p.heartbeat_ns / 8;
-    }
 }
 
 /* ---- Requests to end an operation (R1) ------------------------------------------------------------------------- */

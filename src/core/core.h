@@ -284,6 +284,7 @@ uint64_t rg_coord_deadline(const rg_coord_t *c);
 /* The roll, for `regroup status`. */
 typedef struct rg_roll_row {
     uint64_t id, first_gen, bytes_sent, bytes_received, operations, boundary, heartbeat_age_ns;
+    uint32_t broken_links, relayed_links;     /* direct links that are down; those of them that somebody relays */
     uint32_t rank, pid, candidate, suspected; /* candidate: waiting to enter, rank is meaningless */
     uint64_t host, site;
     uint8_t net[RG_CORE_NET]; /* as last heard */

@@ -150,12 +150,15 @@ int rg_member_next(rg_member_t *m, rg_member_action_t *out) {
     out->computed = a->computed;
     out->keep = a->keep;
     out->flush = a->flush;
+    out->via = a->via;
+    out->on = a->on;
     out->key = a->key;
     out->status = (rg_status_t)a->status;
     out->text = a->text ? a->text : "";
     if (a->type == RG_MACT_WELCOME) {
         memcpy(out->nonce, m->nonce, 16);
         out->heartbeat_ns = m->heartbeat_ns;
+        out->reconnect_ns = m->reconnect_ns;
     }
     return 1;
 }
@@ -430,6 +433,7 @@ static void on_welcome(rg_member_t *m, rg_r_t *r) {
     m->heartbeat_ns = rg_r_u64(r);
     m->succession = rg_r_u8(r) == RG_MODE_SUCCESSION;
     m->takeover_ns = rg_r_u64(r);
+    m->reconnect_ns = rg_r_u64(r);
     if (r->bad || !m->id) {
         r->bad = 1;
         return;
@@ -498,6 +502,7 @@ static void on_message(rg_member_t *m, const rg_member_event_t *ev) {
     case RG_MSG_INSTALL: rg_view_install(m, &r); break;
     case RG_MSG_ACTIVATE: rg_view_activate(m, &r); break;
     case RG_MSG_EXPEL: on_expel(m, &r); break;
+    case RG_MSG_ROUTE: rg_links_route(m, &r); break;
     case RG_MSG_HEARTBEAT_ACK: on_ack(m, &r); break;
     case RG_MSG_PROBE:
         if (m->told || (m->have_view && rg_r_u64(&r) < m->view.epoch)) {

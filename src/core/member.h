@@ -47,9 +47,10 @@ typedef struct rg_ent {
 
 typedef struct rg_peer {
     rg_core_member_t m;
-    uint64_t redial_ns; /* 0: not planned */
-    int32_t rank;       /* in the view; -1: candidate */
-    uint8_t used, link, dial, complained;
+    uint64_t redial_ns;    /* 0: not planned */
+    int32_t rank;          /* in the view; -1: candidate */
+    uint64_t via, down_ns; /* who relays the link, or did when it broke; when it broke */
+    uint8_t used, link, dial, complained, dead;
     char text[96]; /* why the link is down */
 } rg_peer_t;
 
@@ -77,10 +78,10 @@ typedef struct rg_leaver {
 typedef enum rg_link_state { RG_LINK_NONE = 0, RG_LINK_UP = 1, RG_LINK_DOWN = 2 } rg_link_state_t;
 
 typedef struct rg_act {
-    uint8_t type, dial, keep, flush, text_own;
+    uint8_t type, dial, keep, flush, text_own, on;
     int16_t status;
     uint32_t off, len;
-    uint64_t peer, gen, note, computed;
+    uint64_t peer, via, gen, note, computed;
     rg_op_key_t key;
     const rg_core_member_t *member;
     const char *text;
@@ -107,7 +108,7 @@ struct rg_member {
 
     /* Succession: whom to ask (member.c, S1), and what a coordinator that knows nothing needs. */
     int succession, heard; /* heard: the office at the other end of this connection has given a sign that it acts */
-    uint64_t takeover_ns;
+    uint64_t takeover_ns, reconnect_ns;
     uint64_t home, target; /* whose office acted when one last did, and whom the connection is to; 0: the coordinator */
     uint32_t walk;         /* next place to look */
     int office;            /* one is open in this process */
@@ -245,6 +246,7 @@ int rg_links_add(rg_member_t *m, const rg_core_member_t *rec); /* 0: there is no
 void rg_links_event(rg_member_t *m, const rg_member_event_t *ev);
 void rg_links_redial(rg_member_t *m);
 void rg_links_complain_again(rg_member_t *m);
+void rg_links_route(rg_member_t *m, rg_r_t *r);
 void rg_links_forget_all(rg_member_t *m);
 void rg_peer_forget(rg_member_t *m, rg_peer_t *p);
 static inline rg_peer_t *rg_peer_find(const rg_member_t *m, uint64_t id) {

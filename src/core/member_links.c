@@ -169,7 +169,8 @@ static void send_link(rg_member_t *m, const rg_peer_t *p) {
     rg_w_t w = rg_member_begin(m);
     rg_w_header(&w, RG_MSG_LINK);
     rg_w_u64(&w, p->m.id);
-    rg_w_u8(&w, p->link == RG_LINK_UP);
+    rg_w_u8(&w, (uint8_t)((p->link == RG_LINK_UP ? RG_LINK_IS_UP : 0) | (p->dead ? RG_LINK_IS_DEAD : 0)));
+    rg_w_u64(&w, p->via);
     rg_w_text(&w, p->text, sizeof p->text);
     rg_member_send(m, &w);
 }
@@ -181,12 +182,17 @@ void rg_links_event(rg_member_t *m, const rg_member_event_t *ev) {
     if (!p || m->phase == RG_PH_OVER) return;
     int candidate = p->rank < 0 || m->phase != RG_PH_MEMBER;
     if (ev->type == RG_MEV_LINK_UP) {
+        int tell = p->complained || p->via != ev->via;
         p->link = RG_LINK_UP;
         p->redial_ns = 0;
-        if (p->complained) send_link(m, p);
+        p->via = ev->via;
+        p->dead = 0;
+        if (tell) send_link(m, p);
         p->complained = 0;
     } else {
+        if (p->link != RG_LINK_DOWN) p->down_ns = m->now;
         p->link = RG_LINK_DOWN;
+        p->dead = ev->dead != 0;
         rg_text_copy(p->text, sizeof p->text, ev->text);
         p->complained = 1;
         send_link(m, p);
@@ -214,13 +220,35 @@ void rg_links_redial(rg_member_t *m) {
     }
 }
 
-/* After a new connection and after an activation the coordinator may not know of links that were already down. */
+/* After a new connection and after an activation the coordinator may not know of links that were already down, nor a
+ * new one of those that are relayed. */
 void rg_links_complain_again(rg_member_t *m) {
     for (uint32_t i = 0; i < m->view.n; i++) {
         if (i == m->self_rank) continue;
         rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
-        if (!p || p->link != RG_LINK_DOWN) continue;
-        p->complained = 1;
+        if (!p || (p->link != RG_LINK_DOWN && !p->via)) continue;
+        if (p->link == RG_LINK_DOWN) p->complained = 1;
         send_link(m, p);
     }
+}
+
+/* L5, L6. What is not known here any more has no need of a route. */
+void rg_links_route(rg_member_t *m, rg_r_t *r) {
+    uint64_t a = rg_r_u64(r), b = rg_r_u64(r), via = rg_r_u64(r);
+    int on = rg_r_u8(r) != 0;
+    if (r->bad || (m->phase != RG_PH_CANDIDATE && m->phase != RG_PH_MEMBER)) return;
+    if (via == m->id) {
+        if (!rg_peer_find(m, a) || !rg_peer_find(m, b)) return;
+        rg_act_t *x = rg_member_act(m, RG_MACT_RELAY);
+        x->peer = a;
+        x->via = b;
+        x->on = (uint8_t)on;
+        return;
+    }
+    rg_peer_t *p = a == m->id || b == m->id ? rg_peer_find(m, a == m->id ? b : a) : NULL;
+    if (!p || (on && (via == p->m.id || !rg_peer_find(m, via)))) return;
+    if (p->link == RG_LINK_DOWN) p->via = 0; /* what broke before says nothing of the new route */
+    rg_act_t *x = rg_member_act(m, RG_MACT_ROUTE);
+    x->peer = p->m.id;
+    x->via = on ? via : 0;
 }

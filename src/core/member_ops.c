@@ -303,7 +303,8 @@ static const rg_peer_t *unreachable(rg_member_t *m, rg_op_key_t key) {
     uint32_t n = rg_ops_participants(m, key.gen);
     for (uint32_t i = 0; i < n; i++) {
         const rg_peer_t *p = i == m->self_rank ? NULL : rg_peer_find(m, m->view.members[i].id);
-        if (p && p->link == RG_LINK_DOWN && rg_key_has(m, key, p->m.id)) return p;
+        if (!p || p->link != RG_LINK_DOWN || !rg_key_has(m, key, p->m.id)) continue;
+        if (p->dead || m->now - p->down_ns >= m->reconnect_ns) return p; /* else it may come back: L4 */
     }
     return NULL;
 }

@@ -8,7 +8,7 @@
 #include "core/core.h"
 
 #define RG_WIRE_MAGIC 0x31435247u /* "GRC1" in memory order */
-#define RG_WIRE_VERSION 3u
+#define RG_WIRE_VERSION 4u
 #define RG_WIRE_HEADER 8u
 #define RG_DECISIONS_MAX 4096u /* decisions that one view can carry */
 #define RG_SETS_IN_VIEW 1024u  /* sub-groups that they can speak of */
@@ -38,6 +38,7 @@ typedef enum rg_msg {
     RG_MSG_PROBE,
     RG_MSG_VIEW,
     RG_MSG_PROPOSAL,
+    RG_MSG_ROUTE,
     RG_MSG_END
 } rg_msg_t;
 
@@ -85,6 +86,9 @@ typedef struct rg_msg_join {
     uint16_t addr_len;
     uint8_t addr[RG_CORE_ADDR_MAX];
 } rg_msg_join_t;
+
+#define RG_LINK_IS_UP 1u   /* bits of a LINK */
+#define RG_LINK_IS_DEAD 2u /* there is evidence that the other side's process is gone */
 
 #define RG_WAITS_FENCED 1u  /* for a round */
 #define RG_WAITS_PROMISE 2u /* for any successor of the view: it has promised to pass no boundary before one */

@@ -1,0 +1,400 @@
+/* coord_paths.c: broken links and connections: what they are evidence of, how long they have to come back, who relays
+ * for a pair that has no path of its own, and who leaves when nobody can. It relies on members to say which of their
+ * links are up, and by whom. It must not expel a member that is heard because somebody else takes it for dead, and it
+ * decides nothing that members must agree on but suspicions. Rules L of docs/protocol.md, section 7. */
+#include "core/coord.h"
+
+#include <string.h>
+
+#define NEVER UINT64_MAX
+#define GRACE_NS 100000000u /* a broken link is looked at this much later: most are the first sign of a death */
+
+static uint64_t grace(const rg_coord_t *c) {
+    return c->p.heartbeat_ns / 8 < GRACE_NS ? c->p.heartbeat_ns / 8 : GRACE_NS;
+}
+
+/* How long a relay has to bring the pair together. What is broken on its side must have come out by then. */
+static uint64_t trial(const rg_coord_t *c) {
+    return c->p.reconnect_ns > c->p.heartbeat_ns / 2 ? c->p.reconnect_ns : c->p.heartbeat_ns / 2;
+}
+
+static void look_at(rg_coord_t *c, uint64_t at) {
+    if (at < c->complaint_at) c->complaint_at = at;
+}
+
+/* ---- Control connections (L3) ---------------------------------------------------------------------------------- */
+
+static void gone_now(rg_coord_t *c, rg_seat_t *s) {
+    s->lost_due = 0;
+    if (!s->suspect) rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, "connection closed");
+}
+
+static int broken_link_to(const rg_coord_t *c, uint64_t id) {
+    for (uint32_t i = 0; i < c->n_complaints; i++) {
+        const rg_complaint_t *x = &c->complaints[i];
+        if ((x->a == id || x->b == id) && x->state != RG_PATH_RELAYED) return 1;
+    }
+    return 0;
+}
+
+/* With a broken link besides it is a death. Alone it may be the path to here; where nobody at all is left, nobody could
+ * say so of anybody. */
+void rg_coord_conn_lost(rg_coord_t *c, rg_seat_t *s) {
+    if (!c->p.reconnect_ns || !c->acting || broken_link_to(c, s->m.id)) {
+        gone_now(c, s);
+        return;
+    }
+    uint64_t wait = c->p.reconnect_ns < c->p.heartbeat_ns ? c->p.reconnect_ns : c->p.heartbeat_ns;
+    s->lost_due = c->now + wait;
+    if (s->lost_due < c->lost_at) c->lost_at = s->lost_due;
+    uint32_t here = 0;
+    for (uint32_t i = 0; i < c->n; i++) here += c->seats[c->rank_seat[i]].conn != 0;
+    if (!here) c->lost_at = c->now;
+}
+
+void rg_coord_lost_due(rg_coord_t *c) {
+    uint32_t here = 0;
+    c->lost_at = NEVER;
+    for (uint32_t i = 0; i < c->n; i++) here += c->seats[c->rank_seat[i]].conn != 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        rg_seat_t *s = &c->seats[c->rank_seat[i]];
+        if (!s->lost_due) continue;
+        if (!here || !c->acting || s->suspect || c->now >= s->lost_due) gone_now(c, s);
+        else if (s->lost_due < c->lost_at) c->lost_at = s->lost_due;
+    }
+}
+
+/* ---- Routes (L5, L6) ------------------------------------------------------------------------------------------- */
+
+static rg_sent_t write_route(rg_coord_t *c, const rg_complaint_t *x, int on) {
+    rg_w_t w = rg_coord_begin(c);
+    rg_w_header(&w, RG_MSG_ROUTE);
+    rg_w_u64(&w, x->a);
+    rg_w_u64(&w, x->b);
+    rg_w_u64(&w, x->via);
+    rg_w_u8(&w, (uint8_t)on);
+    return rg_coord_end(c, &w);
+}
+
+static void send_route(rg_coord_t *c, const rg_complaint_t *x, int on) {
+    rg_sent_t msg = write_route(c, x, on);
+    const uint64_t to[] = { x->via, x->a, x->b };
+    for (int i = 0; i < 3; i++) {
+        const rg_seat_t *s = rg_seat_by_id(c, to[i]);
+        if (s) rg_coord_send(c, s->conn, msg);
+    }
+}
+
+void rg_coord_routes_tell(rg_coord_t *c, const rg_seat_t *s) {
+    for (uint32_t i = 0; i < c->n_complaints && rg_coord_room(c); i++) {
+        const rg_complaint_t *x = &c->complaints[i];
+        if (x->via && (x->a == s->m.id || x->b == s->m.id || x->via == s->m.id))
+            rg_coord_send(c, s->conn, write_route(c, x, 1));
+    }
+}
+
+static int has_tried(const rg_complaint_t *x, uint64_t id) {
+    for (uint32_t i = 0; i < x->n_tried; i++)
+        if (x->tried[i] == id) return 1;
+    return 0;
+}
+
+static void route_failed(rg_coord_t *c, rg_complaint_t *x) {
+    if (x->via) send_route(c, x, 0);
+    if (x->via && x->n_tried < RG_RELAYS_TRIED) x->tried[x->n_tried++] = x->via;
+    x->via = 0;
+    x->state = RG_PATH_WAIT;
+    x->due = c->now;
+    look_at(c, x->due);
+}
+
+static void mark_missing(const rg_coord_t *c, const rg_seat_t *s) {
+    if (s->state != RG_SEAT_CANDIDATE) return;
+    for (uint32_t i = 0; i < s->n_missing; i++) {
+        rg_seat_t *other = rg_seat_by_id(c, s->missing[i]);
+        if (other) other->mark = 1;
+    }
+}
+
+/* Candidates relay for nobody but each other before there is a view. */
+static int may_relay(const rg_coord_t *c, const rg_seat_t *s, const rg_complaint_t *x) {
+    if (!s->conn || s->mark || s->suspect || has_tried(x, s->m.id)) return 0;
+    if (s->state == RG_SEAT_MEMBER) return 1;
+    if (c->have_view || !s->ready) return 0;
+    for (uint32_t i = 0; i < s->n_missing; i++)
+        if (s->missing[i] == x->a || s->missing[i] == x->b) return 0;
+    return 1;
+}
+
+/* The one with direct links to both that relays least, the oldest of those; NULL: there is none. */
+static rg_seat_t *choose_relay(rg_coord_t *c, const rg_complaint_t *x) {
+    if (x->n_tried == RG_RELAYS_TRIED) return NULL;
+    for (uint32_t i = 0; i < c->population; i++) c->seats[c->roster[i]].mark = c->seats[c->roster[i]].load = 0;
+    rg_seat_t *a = rg_seat_by_id(c, x->a), *b = rg_seat_by_id(c, x->b), *best = NULL;
+    mark_missing(c, a);
+    mark_missing(c, b);
+    a->mark = b->mark = 1;
+    for (uint32_t i = 0; i < c->n_complaints; i++) {
+        const rg_complaint_t *y = &c->complaints[i];
+        rg_seat_t *ya = rg_seat_by_id(c, y->a), *yb = rg_seat_by_id(c, y->b), *via = rg_seat_by_id(c, y->via);
+        if (via) via->load++;
+        if (!ya || !yb) continue;
+        if (ya == a || ya == b) yb->mark = 1;
+        if (yb == a || yb == b) ya->mark = 1;
+    }
+    for (uint32_t i = 0; i < c->population; i++) {
+        rg_seat_t *s = &c->seats[c->roster[i]];
+        if (may_relay(c, s, x) && (!best || s->load < best->load)) best = s;
+    }
+    return best;
+}
+
+/* ---- When nothing helps (L8) ----------------------------------------------------------------------------------- */
+
+static uint32_t complaints_about(const rg_coord_t *c, uint64_t id) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_complaints; i++) {
+        const rg_complaint_t *x = &c->complaints[i];
+        n += (x->a == id || x->b == id) && x->state != RG_PATH_RELAYED;
+    }
+    return n;
+}
+
+static void leaves_for(rg_coord_t *c, rg_seat_t *goes, const rg_seat_t *stays, const char *text) {
+    char cause[RG_CAUSE_MAX];
+    rg_text_t t = rg_text_begin(cause, sizeof cause);
+    rg_text_str(&t, "its link to rank ");
+    rg_text_u64(&t, stays->rank);
+    rg_text_str(&t, " (member ");
+    rg_text_u64(&t, stays->m.id);
+    rg_text_str(&t, ") broke: ");
+    rg_text_str(&t, text);
+    rg_coord_suspect(c, goes, RG_SUSPECT_FIRM, RG_ERR_EXPELLED, cause);
+}
+
+/* Gives s and all whom it reaches, directly or by a relay, the number of its part. How many that are. */
+static uint32_t part_grow(rg_coord_t *c, rg_seat_t *first, uint32_t part) {
+    uint32_t n = 1;
+    first->part = part;
+    for (rg_seat_t *from = first; from;) {
+        from->load = 1; /* looked from */
+        for (uint32_t i = 0; i < c->n; i++) c->seats[c->rank_seat[i]].mark = 0;
+        for (uint32_t i = 0; i < c->n_complaints; i++) {
+            const rg_complaint_t *x = &c->complaints[i];
+            if (x->state == RG_PATH_RELAYED || (x->a != from->m.id && x->b != from->m.id)) continue;
+            rg_seat_t *other = rg_seat_by_id(c, x->a == from->m.id ? x->b : x->a);
+            if (other) other->mark = 1;
+        }
+        rg_seat_t *next = NULL;
+        for (uint32_t i = 0; i < c->n; i++) {
+            rg_seat_t *s = &c->seats[c->rank_seat[i]];
+            if (!s->suspect && !s->part && !s->mark) {
+                s->part = part;
+                n++;
+            }
+            if (s->part == part && !s->load) next = s;
+        }
+        from = next;
+    }
+    return n;
+}
+
+/* Whoever has no broken link at all reaches everybody, and then there is one part. Returns the number of the largest
+ * part, of equal ones the one with the lowest rank; 0: there is one only. */
+static uint32_t parts(rg_coord_t *c) {
+    uint32_t part = 0, largest = 0, most = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        rg_seat_t *s = &c->seats[c->rank_seat[i]];
+        s->part = s->load = 0;
+        if (!s->suspect && !complaints_about(c, s->m.id)) return 0;
+    }
+    for (uint32_t i = 0; i < c->n; i++) {
+        rg_seat_t *s = &c->seats[c->rank_seat[i]];
+        if (s->suspect || s->part) continue;
+        uint32_t n = part_grow(c, s, ++part);
+        if (n > most) largest = part;
+        if (n > most) most = n;
+    }
+    return part > 1 ? largest : 0;
+}
+
+/* Between two in different parts all other parts go; else the one that more members cannot reach, and of two that are
+ * alike, the younger in rank. */
+static void settle(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat_t *b) {
+    char text[RG_CAUSE_MAX];
+    rg_text_copy(text, sizeof text, x->text);
+    uint32_t largest = c->p.reconnect_ns ? parts(c) : 0;
+    if (largest && a->part != b->part) {
+        const rg_seat_t *stays = NULL;
+        for (uint32_t i = 0; i < c->n && !stays; i++)
+            if (c->seats[c->rank_seat[i]].part == largest) stays = &c->seats[c->rank_seat[i]];
+        for (uint32_t i = 0; i < c->n; i++) {
+            rg_seat_t *s = &c->seats[c->rank_seat[i]];
+            if (!s->suspect && s->part != largest) leaves_for(c, s, stays, text);
+        }
+        return;
+    }
+    uint32_t na = complaints_about(c, x->a), nb = complaints_about(c, x->b);
+    int a_goes = na != nb ? na > nb : a->rank > b->rank;
+    leaves_for(c, a_goes ? a : b, a_goes ? b : a, text);
+}
+
+/* ---- Time passes ----------------------------------------------------------------------------------------------- */
+
+/* Somebody has evidence that the other one is dead; who is heard after that is not. */
+static void check_dead(rg_coord_t *c, rg_complaint_t *x) {
+    rg_seat_t *s = x->dead ? rg_seat_by_id(c, x->dead) : NULL;
+    if (!s || s->suspect) return;
+    uint64_t at = x->dead_at + grace(c);
+    if (c->now < at && s->last_heard <= x->dead_at) {
+        look_at(c, at);
+        return;
+    }
+    x->dead = 0;
+    if (s->last_heard <= x->dead_at && s->state == RG_SEAT_MEMBER)
+        rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, x->text);
+}
+
+/* 0: the record is over. */
+static int path_step(rg_coord_t *c, rg_complaint_t *x) {
+    rg_seat_t *a = rg_seat_by_id(c, x->a), *b = rg_seat_by_id(c, x->b);
+    if (!a || !b || a->suspect == RG_SUSPECT_FIRM || b->suspect == RG_SUSPECT_FIRM) return 0;
+    const rg_seat_t *via = x->via ? rg_seat_by_id(c, x->via) : NULL;
+    if (x->via && (!via || via->suspect == RG_SUSPECT_FIRM)) route_failed(c, x);
+    check_dead(c, x);
+    if (x->due > c->now) {
+        look_at(c, x->due);
+        return 1;
+    }
+    if (a->suspect || b->suspect) {
+        look_at(c, c->now + c->p.heartbeat_ns / 8);
+        return 1;
+    }
+    if (x->state == RG_PATH_TRY) route_failed(c, x);
+    rg_seat_t *relay = c->p.reconnect_ns ? choose_relay(c, x) : NULL;
+    if (relay) {
+        x->state = RG_PATH_TRY;
+        x->via = relay->m.id;
+        x->due = c->now + trial(c);
+        look_at(c, x->due);
+        send_route(c, x, 1);
+        return 1;
+    }
+    if (a->state != RG_SEAT_MEMBER || b->state != RG_SEAT_MEMBER) return 0; /* the candidate waits, as without relays */
+    settle(c, x, a, b);
+    look_at(c, c->now + c->p.heartbeat_ns / 8);
+    return 1;
+}
+
+void rg_coord_complaints(rg_coord_t *c) {
+    c->complaint_at = NEVER;
+    if (!c->acting) c->n_complaints = 0;
+    for (uint32_t i = 0; i < c->n_complaints;) {
+        if (!rg_coord_room(c)) { /* the rest in the next step, which is asked for at once */
+            c->complaint_at = c->now;
+            return;
+        }
+        if (path_step(c, &c->complaints[i])) i++;
+        else c->complaints[i] = c->complaints[--c->n_complaints];
+    }
+}
+
+/* ---- What members and candidates say (L1) ---------------------------------------------------------------------- */
+
+static void candidate_link(rg_coord_t *c, rg_seat_t *s, uint64_t other, int up) {
+    uint32_t i = 0;
+    while (i < s->n_missing && s->missing[i] != other) i++;
+    if (up && i < s->n_missing) s->missing[i] = s->missing[--s->n_missing];
+    else if (!up && i == s->n_missing && i < RG_COORD_MISSING_MAX) s->missing[s->n_missing++] = other;
+    else if (!up && i == RG_COORD_MISSING_MAX) s->ready = 0;
+    if (!s->n_missing) s->missing_since = 0;
+    else if (!s->missing_since) s->missing_since = c->now;
+    c->grow_dirty = 1;
+}
+
+static rg_complaint_t *complaint_find(rg_coord_t *c, uint64_t a, uint64_t b) {
+    for (uint32_t i = 0; i < c->n_complaints; i++) {
+        rg_complaint_t *x = &c->complaints[i];
+        if ((x->a == a && x->b == b) || (x->a == b && x->b == a)) return x;
+    }
+    return NULL;
+}
+
+/* NULL: the table is full; members complain again after every view change. */
+static rg_complaint_t *complaint_new(rg_coord_t *c, uint64_t a, uint64_t b, uint64_t due) {
+    if (c->n_complaints == RG_COMPLAINTS_MAX) return NULL;
+    rg_complaint_t *x = &c->complaints[c->n_complaints++];
+    memset(x, 0, sizeof *x);
+    x->a = a;
+    x->b = b;
+    x->due = due;
+    look_at(c, due);
+    return x;
+}
+
+static void link_up(rg_coord_t *c, rg_complaint_t *x, uint64_t a, uint64_t b, uint64_t via) {
+    if (!via) {
+        if (x && x->via) send_route(c, x, 0);
+        if (x) *x = c->complaints[--c->n_complaints];
+        return;
+    }
+    if (!c->p.reconnect_ns || !rg_seat_by_id(c, via)) return;
+    if (!x) x = complaint_new(c, a, b, NEVER); /* relayed since another coordinator's time */
+    if (!x || (x->via && x->via != via)) return;
+    x->via = via;
+    x->state = RG_PATH_RELAYED;
+    x->due = NEVER;
+    x->dead = 0;
+}
+
+static void link_down(rg_coord_t *c, rg_complaint_t *x, rg_seat_t *s, rg_seat_t *other, uint64_t via, int dead,
+                      const char *text) {
+    uint64_t wait = c->p.reconnect_ns ? c->p.reconnect_ns : grace(c);
+    if (x && x->via && x->via == via) route_failed(c, x);
+    if (!x) x = complaint_new(c, s->m.id, other->m.id, c->now + wait);
+    if (!x) return;
+    rg_text_copy(x->text, sizeof x->text, text);
+    if (dead && x->dead != other->m.id && c->p.reconnect_ns) {
+        x->dead = other->m.id;
+        x->dead_at = c->now;
+        look_at(c, c->now + grace(c));
+    }
+    if (x->state == RG_PATH_RELAYED) return;
+    /* L3: with its connection it is a death. */
+    if (other->lost_due) gone_now(c, other);
+}
+
+void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
+    uint64_t peer = rg_r_u64(r);
+    uint8_t bits = rg_r_u8(r);
+    uint64_t via = rg_r_u64(r);
+    char text[RG_CAUSE_MAX];
+    rg_r_text(r, text, sizeof text);
+    int up = bits & RG_LINK_IS_UP;
+    if (r->bad || !c->acting) return;
+    rg_seat_t *other = rg_seat_by_id(c, peer);
+    if (!other || other == s) return;
+    rg_complaint_t *x = complaint_find(c, s->m.id, peer);
+    if (s->state == RG_SEAT_CANDIDATE || other->state == RG_SEAT_CANDIDATE) {
+        if (s->state == RG_SEAT_CANDIDATE) candidate_link(c, s, peer, up);
+        if (other->state == RG_SEAT_CANDIDATE) candidate_link(c, other, s->m.id, up);
+        if (up) link_up(c, x, s->m.id, peer, via);
+        else if (x && x->via && x->via == via) route_failed(c, x);
+        return;
+    }
+    if (up) link_up(c, x, s->m.id, peer, via);
+    else link_down(c, x, s, other, via, (bits & RG_LINK_IS_DEAD) != 0, text);
+}
+
+/* L7. Seen now and then only, because at the start all links are missing for a moment. */
+void rg_coord_candidate_paths(rg_coord_t *c) {
+    if (!c->p.reconnect_ns || !c->acting) return;
+    for (uint32_t i = 0; i < c->population; i++) {
+        const rg_seat_t *s = &c->seats[c->roster[i]];
+        if (s->state != RG_SEAT_CANDIDATE || !s->ready || !s->missing_since || c->now < s->missing_since + trial(c))
+            continue;
+        for (uint32_t k = 0; k < s->n_missing; k++)
+            if (rg_seat_by_id(c, s->missing[k]) && !complaint_find(c, s->m.id, s->missing[k]))
+                complaint_new(c, s->m.id, s->missing[k], c->now);
+    }
+}
