@@ -26,5 +26,6 @@ int cases_clock_init(void);
 void cases_clock_jump(int64_t seconds);
 
 void cases_env(void);
+void cases_limits(void);
 
 #endif

@@ -2,4 +2,7 @@
  * stands for which case; those that other tests cover are not here. This file only runs the parts. */
 #include "cases.h"
 
-void test_cases(void) { cases_env(); }
+void test_cases(void) {
+    cases_env();
+    cases_limits();
+}
