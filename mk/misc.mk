@@ -25,7 +25,7 @@ help:
 	@echo 'make check-kills      SIGKILLs at random moments: KILLS=200 SEED=1; KINDS=all: in every kind of operation, TRANSPORT=tcp'
 	@echo 'make unit tests       the Criterion tests alone; build every test program without running it'
 	@echo 'make header pure exports   the checks of the headers, of the pure parts, of the exported names'
-	@echo 'make fuzz             libFuzzer (clang) over the wire codec and the core: FUZZ_SECONDS=20'
+	@echo 'make fuzz             libFuzzer (clang) over codec, core, state files, configuration: FUZZ_SECONDS=20, FUZZ_ONLY=name'
 	@echo 'make bench            our collectives on this host; make bench-peers: beside Gloo, Open MPI and MPICH'
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
 	@echo 'make format           clang-format 14; make format-check and make style change nothing'

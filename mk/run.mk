@@ -46,6 +46,8 @@ bench-hierarchy: all $(BENCH)
 FUZZ_PROGRAMS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuzz/*.c)))
 .PHONY: fuzz fuzz-programs
 fuzz-programs: $(FUZZ_PROGRAMS)
+# The options of the command are configuration too.
+$(BUILD)/fuzz/fuzz_config: $(BUILD)/obj/tools/numbers.o
 $(FUZZ_PROGRAMS): $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TESTLIB_OBJ) $(STATIC)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
@@ -54,4 +56,4 @@ $(FUZZ_PROGRAMS): $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TESTLIB_OBJ) $(
 fuzz:
 	@command -v $(CLANG) > /dev/null || { echo "fuzz: libFuzzer comes with clang: apt-get install -y clang"; exit 77; }
 	@$(MAKE) --no-print-directory fuzz-programs CC=$(CLANG) SAN=fuzz BUILD=build-fuzz
-	@bash scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
+	@FUZZ_ONLY="$(FUZZ_ONLY)" bash scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Runs each fuzz program for some seconds on its own corpus: fuzz.sh BUILD SECONDS. Ends with the count of programs that
-# found nothing; an input that makes one fail is left in BUILD and named.
+# found nothing; an input that makes one fail is left in BUILD and named. FUZZ_ONLY="fuzz_core fuzz_wire" runs some only.
 set -u
 build=$1 seconds=$2 good=0 bad=0
 for program in "$build"/fuzz/*; do
     [ -x "$program" ] || continue
     name=$(basename "$program")
+    [ -z "${FUZZ_ONLY:-}" ] || [[ " $FUZZ_ONLY " == *" $name "* ]] || continue
     mkdir -p "$build/corpus/$name"
     seeds=tests/fuzz/corpus/$name
     [ -d "$seeds" ] || seeds=
