@@ -59,6 +59,12 @@ pure: $(LIB_OBJ)
 exports: $(SHARED)
 	$(if $(SAN),@echo "exports: not looked at under SAN=$(SAN)",@sh scripts/exports.sh $(SHARED))
 
+# clang's analyser, over everything or over ANALYZE="file.c ...".
+.PHONY: analyze
+analyze:
+	@command -v $(CLANG) > /dev/null || { echo "analyze: needs clang: apt-get install -y clang"; exit 77; }
+	@bash scripts/analyze.sh $(CLANG) $(ANALYZE)
+
 # The set-up comes first and the rest is a make of its own: what pkg-config says is only known after it.
 check:
 	@sh scripts/setup.sh

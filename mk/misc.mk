@@ -26,6 +26,7 @@ help:
 	@echo 'make unit tests       the Criterion tests alone; build every test program without running it'
 	@echo 'make header pure exports   the checks of the headers, of the pure parts, of the exported names'
 	@echo 'make fuzz             libFuzzer (clang) over codec, core, state files, configuration: FUZZ_SECONDS=20, FUZZ_ONLY=name'
+	@echo 'make analyze          the static analyser of clang over all sources; ANALYZE="src/config.c ..." for some'
 	@echo 'make bench            our collectives on this host; make bench-peers: beside Gloo, Open MPI and MPICH'
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
 	@echo 'make format           clang-format 14; make format-check and make style change nothing'

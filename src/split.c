@@ -3,6 +3,7 @@
  * same children. It relies on the core to know the sets, so that a fault touches those operations alone that it must.
  */
 #include "api.h"
+#include "assume.h"
 #include "config.h"
 #include "engine/lifecycle.h"
 
@@ -192,6 +193,7 @@ static rg_status_t split_end(rg_group_t *h, const split_t *s, rg_group_t *c, int
         }
     remember_grid(h, s);
     if (s->mine.colour == RG_NO_COLOUR) return RG_OK;
+    RG_ASSUME(c); /* else this member said that it has no room, and nobody gets here */
     place_t *places = malloc((s->n + 1) * sizeof *places);
     rg_status_t st = places ? child_fill(h, c, s, places) : RG_ERR_NOMEM;
     *used = st == RG_OK;

@@ -6,6 +6,7 @@
  * Once a link is up everything goes to the transport that carries it. The other costs a look now and then.
  * Relies on the tables of both, on rules T1 to T7, and on nothing else of theirs. It must not touch a payload. */
 #include "auto.h"
+#include "assume.h"
 #include "observe/log.h"
 #include "os/os.h"
 #include "ring.h"
@@ -422,6 +423,7 @@ static rg_status_t auto_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
 static int keep_or_refuse(rg_tp_t *tp, uint32_t index, auto_link_t *l, const rg_tp_send_t *s, const rg_tp_recv_t *r) {
+    RG_ASSUME(s || r);
     uint64_t cookie = s ? s->cookie : r->cookie;
     if (ring_reserve(tp, 1) != 0) return RG_ERR_NOMEM;
     if (!l || l->state != AUTO_TRYING) {

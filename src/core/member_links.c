@@ -1,6 +1,7 @@
 /* member_links.c: how a process gets in (JOIN, PEERS, READY) and what it knows of its links to the others. It relies
  * on the runtime to make and break links as CONNECT and DISCONNECT say. It must not decide who is a member: links are
  * facts for the coordinator, no more. Section 6 of docs/protocol.md. */
+#include "assume.h"
 #include "core/member.h"
 
 #include <string.h>
@@ -63,6 +64,7 @@ int rg_links_add(rg_member_t *m, const rg_core_member_t *rec) {
     rg_peer_t *p = rg_peer_find(m, rec->id);
     if (p) return 1; /* told twice, after a new connection */
     uint32_t slot = 0;
+    RG_ASSUME(m->peers); /* since rg_member_init() */
     while (slot < m->peers_high && m->peers[slot].used) slot++;
     if (slot == m->peers_cap) return 0; /* more than the coordinator may have: this link is never reported as up */
     if (slot == m->peers_high) m->peers_high++;

@@ -411,8 +411,8 @@ static uint64_t old_participant(rg_member_t *m, rg_op_key_t key, uint32_t old_n,
     const rg_core_member_t *old = m->next_members;
     const rg_set_t *set = rg_set_is_group(key.set) ? rg_set_find(m, key.set) : NULL;
     for (uint32_t i = 0; i < (set ? set->n : old_n); i++) {
-        uint32_t k = i;
-        for (k = set ? 0 : i; set && k < old_n && old[k].id != m->set_ids[set->first + i];) k++;
+        uint32_t k = set ? 0 : i;
+        for (; set && k < old_n && old[k].id != m->set_ids[set->first + i];) k++;
         if (k < old_n && old[k].first_gen <= key.gen && (set || rg_key_has(m, key, old[k].id)) && !at--)
             return old[k].id;
     }

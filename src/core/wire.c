@@ -1,5 +1,6 @@
 /* wire.c: the codec of wire.h. It relies on nothing but the bytes it is given; it must not trust any of them: every
  * read is checked against the end, every text and array is cut to what the receiver can hold or refused. */
+#include "assume.h"
 #include "core/wire.h"
 #include "core/text.h"
 
@@ -12,6 +13,7 @@ void rg_w_bytes(rg_w_t *w, const void *p, size_t n) {
         w->bad = 1;
         return;
     }
+    RG_ASSUME(p || !n);
     if (n) memcpy(w->p + w->len, p, n);
     w->len += n;
 }

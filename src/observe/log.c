@@ -75,7 +75,7 @@ void rg_log_write(const rg_log_t *log, rg_log_level_t level, const char *fmt, ..
 
 /* Formats aside first: callers wrap an error by formatting err->text into itself. The cause that the system gave is
  * added unless the text has it already. */
-rg_status_t rg_fail(rg_error_t *err, rg_status_t status, int sys_errno, const char *fmt, ...) {
+rg_status_t(rg_fail)(rg_error_t *err, rg_status_t status, int sys_errno, const char *fmt, ...) {
     if (!err) return status;
     int saved = errno;
     char text[sizeof err->text], cause[128];

@@ -24,5 +24,8 @@ void rg_log_write(const rg_log_t *log, rg_log_level_t level, const char *fmt, ..
  * formatted text lacks it. The arguments may point into err itself: that is how text is wrapped going up. */
 rg_status_t rg_fail(rg_error_t *err, rg_status_t status, int sys_errno, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+#ifdef __clang_analyzer__ /* it does not see that what comes back is what went in */
+#define rg_fail(err, status, ...) (rg_fail((err), (status), __VA_ARGS__), (status))
+#endif
 
 #endif

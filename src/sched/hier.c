@@ -4,6 +4,7 @@
  * items that this rank adds up. Must order the messages between two ranks by level and item alone, which both see
  * alike. */
 #include "hier.h"
+#include "assume.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -148,6 +149,7 @@ static uint32_t cell(const work_t *w, uint32_t piece, uint32_t item) { return pi
  * come in different order on every rank, so that not all turn to one at once. */
 static uint64_t edge_key(const work_t *w, const edge_t *e, uint32_t child) {
     uint32_t n = w->t.d->size, m = w->p->n_items;
+    RG_ASSUME(m); /* there is an edge, so there is an item */
     uint64_t turn = (e->peer + n - w->r) % n, item = (e->item + m - (child + 1) % m) % m;
     return (uint64_t)e->level << 60 | turn << 30 | item;
 }

@@ -197,7 +197,7 @@ const rg_tuning_entry_t *rg_tuning_find(const rg_tuning_t *t, const rg_coll_desc
         if (e->alg->applies != NULL && !e->alg->applies(d)) continue;
         double nearer = best == NULL ? -1 : far(e->size, d->size) - far(best->size, d->size);
         if (nearer > 0) continue;
-        if (nearer < 0 || (e->hosts != 0) > (best->hosts != 0) ||
+        if (best == NULL || nearer < 0 || (e->hosts != 0) > (best->hosts != 0) ||
             ((e->hosts != 0) == (best->hosts != 0) && e->bytes < best->bytes))
             best = e;
     }

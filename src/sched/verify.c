@@ -23,7 +23,7 @@ const char *rg_proof_kind(const rg_step_t *x) {
     return x->kind < sizeof names / sizeof *names ? names[x->kind] : "?";
 }
 
-int rg_proof_fail(rg_proof_t *p, uint32_t g, const char *fmt, ...) {
+int(rg_proof_fail)(rg_proof_t *p, uint32_t g, const char *fmt, ...) {
     if (p->status != RG_OK) return 0;
     p->status = RG_ERR_INVALID;
     int len = 0;
@@ -38,7 +38,7 @@ int rg_proof_fail(rg_proof_t *p, uint32_t g, const char *fmt, ...) {
     return 0;
 }
 
-int rg_proof_nomem(rg_proof_t *p) {
+int(rg_proof_nomem)(rg_proof_t *p) {
     if (p->status == RG_OK) {
         p->status = RG_ERR_NOMEM;
         snprintf(p->text, p->cap, "out of memory while proving");

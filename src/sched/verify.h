@@ -53,6 +53,10 @@ static inline int proof_idle(const rg_proof_t *p, uint32_t r, const rg_step_t *x
 /* Records the first thing that is wrong, says at which step (NOBODY: at none), and returns 0. */
 int rg_proof_fail(rg_proof_t *p, uint32_t g, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int rg_proof_nomem(rg_proof_t *p);
+#ifdef __clang_analyzer__ /* it does not see that both return 0 */
+#define rg_proof_fail(p, g, ...) (rg_proof_fail((p), (g), __VA_ARGS__), 0)
+#define rg_proof_nomem(p) (rg_proof_nomem(p), 0)
+#endif
 
 const char *rg_proof_kind(const rg_step_t *x);
 

@@ -3,6 +3,7 @@
  * consumed. Each buffer is cut at every place where an access begins or ends; per piece it is enough to compare a step
  * with the last write and with the reads since, because order is transitive. Relies on step numbers being an order in
  * time, which the form guarantees (dependencies are earlier steps). Pure: malloc and free only. */
+#include "assume.h"
 #include "verify.h"
 
 #include <inttypes.h>
@@ -166,6 +167,7 @@ static int add_query(rg_proof_t *p, work_t *w, query_t q) {
         w->queries = v;
         w->cap_queries = cap;
     }
+    RG_ASSUME(w->queries); /* they have the room that cap_queries says */
     w->queries[w->n_queries++] = q;
     return 1;
 }
@@ -202,6 +204,7 @@ static int check_pair(rg_proof_t *p, uint32_t r, work_t *w, uint32_t early, int 
 static int touch(rg_proof_t *p, uint32_t r, work_t *w, const access_t *x, piece_t *piece) {
     if (!x->write)
         return (piece->writer == NOBODY || check_pair(p, r, w, piece->writer, 1, x)) && add_read(p, w, piece, x->step);
+    RG_ASSUME(w->reads || piece->reads == NOBODY);
     for (uint32_t i = piece->reads; i != NOBODY; i = w->reads[i].next)
         if (!check_pair(p, r, w, w->reads[i].step, 0, x)) return 0;
     if (piece->writer != NOBODY && !check_pair(p, r, w, piece->writer, 1, x)) return 0;
@@ -304,7 +307,7 @@ int rg_proof_races(rg_proof_t *p, rg_proof_visit_fn visit, void *user) {
     work_t w = { .v = malloc(3 * most * sizeof *w.v),
                  .keys = malloc(6 * most * sizeof *w.keys),
                  .spare = malloc(6 * most * sizeof *w.spare),
-                 .pieces = malloc(6 * most * sizeof *w.pieces) };
+                 .pieces = calloc(6 * most, sizeof *w.pieces) };
     w.before.bits = malloc((most + 63) / 64 * most * sizeof *w.before.bits);
     int ok = w.v != NULL && w.keys != NULL && w.spare != NULL && w.pieces != NULL && w.before.bits != NULL;
     if (!ok) rg_proof_nomem(p);

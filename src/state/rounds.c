@@ -69,6 +69,7 @@ static int direct(const rg_sync_t *x, const rg_flight_t *f, int sends, uint64_t 
     uint64_t ends[64]; /* more members than that have buffers */
     if (x->n > 64) return 0;
     memset(ends, 0, sizeof ends);
+    memset(at, 0, x->n * sizeof *at);
     *base = NULL;
     for (uint32_t k = f->begin; k < f->end; k++) {
         const rg_move_t *v = &x->moves[k];
