@@ -446,8 +446,9 @@ static int prove(rg_proof_t *p) {
     p->in_place = 0;
     if (!find_order(p) || !zero_copy_form(p)) return 0;
     int ok = check_ranks(p);
-    /* Last: with a race the values would depend on the order that was found. */
-    for (p->in_place = 0; ok && p->in_place < 2; p->in_place++) ok = rg_proof_values(p);
+    /* Last: with a race the values would depend on the order that was found. In place they are the same as out of
+     * place wherever no input is read after something was written there; otherwise they are followed again. */
+    for (p->in_place = 0; ok && p->in_place <= p->rereads; p->in_place++) ok = rg_proof_values(p);
     return ok;
 }
 

@@ -25,6 +25,7 @@ typedef struct rg_proof {
     uint32_t *order;   /* all steps, each after what it depends on and what it receives */
     rg_sight_t *sight; /* by rank */
     int in_place;      /* IN and OUT are one memory in this pass */
+    int rereads;       /* some rank reads its input where, in place, something was written before */
     char *text;
     size_t cap;
     rg_status_t status;

@@ -75,6 +75,7 @@ static int comes_before(const rg_before_t *b, uint32_t early, uint32_t late) {
 
 typedef struct access {
     uint32_t mem, step, write;
+    uint32_t input; /* it reads what the rank put in */
     uint32_t first, last; /* pieces of the memory, the last not included */
     uint64_t off, end;
 } access_t;
@@ -108,8 +109,9 @@ typedef struct work {
 static uint32_t add_access(const rg_proof_t *p, uint32_t r, access_t *v, uint32_t n, rg_span_t x, uint32_t step,
                            uint32_t write) {
     if (x.len == 0) return n;
+    uint32_t input = x.buf == RG_BUF_IN && !write;
     x = proof_place(p, r, x);
-    v[n] = (access_t){ x.buf, step, write, 0, 0, x.off, x.off + x.len };
+    v[n] = (access_t){ x.buf, step, write, input, 0, 0, x.off, x.off + x.len };
     return n + 1;
 }
 
@@ -202,6 +204,7 @@ static int check_pair(rg_proof_t *p, uint32_t r, work_t *w, uint32_t early, int 
 }
 
 static int touch(rg_proof_t *p, uint32_t r, work_t *w, const access_t *x, piece_t *piece) {
+    if (x->input && piece->writer != NOBODY) p->rereads = 1;
     if (!x->write)
         return (piece->writer == NOBODY || check_pair(p, r, w, piece->writer, 1, x)) && add_read(p, w, piece, x->step);
     RG_ASSUME(w->reads || piece->reads == NOBODY);
@@ -293,8 +296,11 @@ static int check_rank(rg_proof_t *p, uint32_t r, work_t *w, rg_proof_visit_fn vi
     find_before(p->s[r], &w->before);
     /* In place everything is found that is found otherwise, and more; but for a copy from IN to OUT in one place, which
      * is something only out of place. */
-    int ok = 1;
-    for (p->in_place = 0; ok && p->in_place <= p->sight[r].one; p->in_place++) ok = check_races(p, r, w);
+    int ok = 1, idle = 0;
+    p->in_place = 1;
+    for (uint32_t i = 0; !idle && i < p->s[r]->n_steps; i++) idle = proof_idle(p, r, &p->s[r]->steps[i]);
+    for (p->in_place = p->sight[r].one && !idle; ok && p->in_place <= p->sight[r].one; p->in_place++)
+        ok = check_races(p, r, w);
     p->in_place = 0;
     if (ok) visit(p, r, &w->before, user);
     return ok;

@@ -13,15 +13,18 @@
 
 enum { LEAF, FOLD, FINAL };
 
+/* Whose values are in a node: `many` ranks, mostly from `lo` on in a circle, which costs nothing to keep and to join;
+ * where they do not lie so, row `set` of the bit table. */
 typedef struct node {
     uint32_t what, a, b; /* LEAF: a is the rank */
+    uint32_t lo, many, set;
 } node_t;
 
 typedef struct exprs {
     node_t *v;
-    uint64_t *ranks; /* `words` of them per node: whose values are in it */
+    uint64_t *sets;  /* rows of `words`; the first two are scratch */
     uint32_t *table; /* hash table of node numbers, `mask` + 1 places */
-    uint32_t n, cap, mask;
+    uint32_t n, cap, mask, size, n_sets, cap_sets;
     size_t words;
 } exprs_t;
 
@@ -31,9 +34,10 @@ typedef struct seg {
     uint32_t expr;
 } seg_t;
 
+/* In order of offset, with room at both ends: what is put between others moves the smaller part of them. */
 typedef struct segs {
-    seg_t *v;
-    size_t n, cap;
+    seg_t *v, *mem;
+    size_t n, front, cap; /* v is mem + front; cap is what fits from v on */
 } segs_t;
 
 /* Ranges of a rank's buffers, by offset: what it put in, and what it has to get. elem and expr say what that is; expr
@@ -69,9 +73,7 @@ static int exprs_grow(exprs_t *e) {
     uint32_t cap = e->cap == 0 ? 1024 : e->cap * 2;
     node_t *v = realloc(e->v, cap * sizeof *v);
     if (v != NULL) e->v = v;
-    uint64_t *ranks = v == NULL ? NULL : realloc(e->ranks, cap * e->words * sizeof *ranks);
-    if (ranks != NULL) e->ranks = ranks;
-    uint32_t *table = ranks == NULL ? NULL : malloc(2 * (size_t)cap * sizeof *table);
+    uint32_t *table = v == NULL ? NULL : malloc(2 * (size_t)cap * sizeof *table);
     if (table == NULL) return 0;
     free(e->table);
     e->table = table;
@@ -82,43 +84,92 @@ static int exprs_grow(exprs_t *e) {
     return 1;
 }
 
-/* The node for x; NOBODY without memory. The ranks of a new one are those of its operands. */
+/* The ranks in a node as bits: its own row, or the scratch row k. */
+static uint64_t *bits_of(const exprs_t *e, uint32_t id, uint32_t k) {
+    const node_t *x = &e->v[id];
+    uint64_t *row = e->sets + (x->set != NOBODY ? x->set : k) * e->words;
+    if (x->set != NOBODY) return row;
+    memset(row, 0, e->words * sizeof *row);
+    for (uint32_t i = 0, r = x->lo; i < x->many; i++, r = r + 1 == e->size ? 0 : r + 1) row[r / 64] |= 1ull << (r % 64);
+    return row;
+}
+
+static int sets_room(exprs_t *e) {
+    if (e->n_sets < e->cap_sets) return 1;
+    uint32_t cap = e->cap_sets == 0 ? 64 : e->cap_sets * 2;
+    uint64_t *sets = realloc(e->sets, cap * e->words * sizeof *sets);
+    if (sets == NULL) return 0;
+    e->sets = sets;
+    e->cap_sets = cap;
+    return 1;
+}
+
+/* How many steps it is from rank a to rank b in the circle. */
+static uint32_t ahead(const exprs_t *e, uint32_t a, uint32_t b) { return b >= a ? b - a : b + e->size - a; }
+
+/* Says of a new node whose values are in it: those of its operands, which have none in common. */
+static int join_ranks(exprs_t *e, node_t *x) {
+    const node_t *a = &e->v[x->a], *b = &e->v[x->b];
+    x->set = NOBODY;
+    x->many = a->many + b->many;
+    if (x->many == e->size) {
+        x->lo = 0;
+        return 1;
+    }
+    if (a->set == NOBODY && b->set == NOBODY) {
+        x->lo = ahead(e, a->lo, b->lo) == a->many ? a->lo : b->lo;
+        if (ahead(e, a->lo, b->lo) == a->many || ahead(e, b->lo, a->lo) == b->many) return 1;
+    }
+    if (!sets_room(e)) return 0;
+    uint64_t *mine = e->sets + e->n_sets * e->words;
+    const uint64_t *p = bits_of(e, x->a, 0), *q = bits_of(e, x->b, 1);
+    for (size_t w = 0; w < e->words; w++) mine[w] = p[w] | q[w];
+    x->set = e->n_sets++;
+    return 1;
+}
+
+/* The node for x; NOBODY without memory. */
 static uint32_t intern(exprs_t *e, node_t x) {
     if (e->n == e->cap && !exprs_grow(e)) return NOBODY;
     for (uint32_t at = hash_of(x) & e->mask; e->table[at] != NOBODY; at = (at + 1) & e->mask) {
         const node_t *y = &e->v[e->table[at]];
         if (y->what == x.what && y->a == x.a && y->b == x.b) return e->table[at];
     }
+    if (x.what == LEAF) {
+        x.lo = x.a;
+        x.many = 1;
+        x.set = NOBODY;
+    } else if (x.what == FINAL) {
+        x.lo = e->v[x.a].lo;
+        x.many = e->v[x.a].many;
+        x.set = e->v[x.a].set;
+    } else if (!join_ranks(e, &x)) {
+        return NOBODY;
+    }
     uint32_t id = e->n++;
     e->v[id] = x;
-    uint64_t *mine = e->ranks + id * e->words;
-    memset(mine, 0, e->words * sizeof *mine);
-    if (x.what == LEAF) {
-        mine[x.a / 64] |= 1ull << (x.a % 64);
-    } else {
-        for (size_t w = 0; w < e->words; w++) mine[w] = e->ranks[x.a * e->words + w] | e->ranks[x.b * e->words + w];
-    }
     table_put(e, id);
     return id;
 }
 
 /* The lowest rank that is in both, or NOBODY. */
 static uint32_t in_both(const exprs_t *e, uint32_t a, uint32_t b) {
-    for (size_t w = 0; w < e->words; w++) {
-        uint64_t both = e->ranks[a * e->words + w] & e->ranks[b * e->words + w];
-        if (both != 0) return (uint32_t)(w * 64) + (uint32_t)__builtin_ctzll(both);
-    }
+    const node_t *x = &e->v[a], *y = &e->v[b];
+    if (x->set == NOBODY && y->set == NOBODY && ahead(e, x->lo, y->lo) >= x->many && ahead(e, y->lo, x->lo) >= y->many)
+        return NOBODY;
+    const uint64_t *p = bits_of(e, a, 0), *q = bits_of(e, b, 1);
+    for (size_t w = 0; w < e->words; w++)
+        if ((p[w] & q[w]) != 0) return (uint32_t)(w * 64) + (uint32_t)__builtin_ctzll(p[w] & q[w]);
     return NOBODY;
 }
 
-/* The lowest of n ranks that is not in it, or NOBODY. */
-static uint32_t missing(const exprs_t *e, uint32_t a, uint32_t n) {
-    for (size_t w = 0; w < e->words; w++) {
-        uint64_t all = n - w * 64 < 64 ? (1ull << (n - w * 64)) - 1 : UINT64_MAX;
-        uint64_t lack = all & ~e->ranks[a * e->words + w];
-        if (lack != 0) return (uint32_t)(w * 64) + (uint32_t)__builtin_ctzll(lack);
-    }
-    return NOBODY;
+/* The lowest rank that is not in it, or NOBODY. */
+static uint32_t missing(const exprs_t *e, uint32_t a) {
+    if (e->v[a].many == e->size) return NOBODY;
+    const uint64_t *row = bits_of(e, a, 0);
+    size_t w = 0;
+    while (row[w] == UINT64_MAX) w++;
+    return (uint32_t)(w * 64) + (uint32_t)__builtin_ctzll(~row[w]);
 }
 
 /* ---- Ranges ----------------------------------------------------------------------------------------------------- */
@@ -127,10 +178,43 @@ static int segs_room(rg_proof_t *p, segs_t *s, size_t more) {
     if (s->n + more <= s->cap) return 1;
     size_t cap = s->cap == 0 ? 16 : s->cap * 2;
     while (cap < s->n + more) cap *= 2;
-    seg_t *v = realloc(s->v, cap * sizeof *v);
-    if (v == NULL) return rg_proof_nomem(p);
-    s->v = v;
+    seg_t *mem = realloc(s->mem, (s->front + cap) * sizeof *mem);
+    if (mem == NULL) return rg_proof_nomem(p);
+    s->mem = mem;
+    s->v = mem + s->front;
     s->cap = cap;
+    return 1;
+}
+
+/* Room for `more` in front of the first, and as much again as there are. */
+static int segs_front(rg_proof_t *p, segs_t *s, size_t more) {
+    if (more <= s->front) return 1;
+    size_t front = s->n + more + 16;
+    seg_t *mem = malloc((front + s->cap) * sizeof *mem);
+    if (mem == NULL) return rg_proof_nomem(p);
+    if (s->n != 0) memcpy(mem + front, s->v, s->n * sizeof *mem);
+    free(s->mem);
+    s->mem = mem;
+    s->v = mem + front;
+    s->front = front;
+    return 1;
+}
+
+/* Makes the places from i up to j into `now` places, of which nothing is kept. */
+static int segs_resize(rg_proof_t *p, segs_t *s, size_t i, size_t j, size_t now) {
+    size_t were = j - i, behind = s->n - j;
+    if (now > were && i < behind) {
+        size_t more = now - were;
+        if (!segs_front(p, s, more)) return 0;
+        s->v -= more;
+        s->front -= more;
+        s->cap += more;
+        memmove(s->v, s->v + more, i * sizeof *s->v);
+    } else {
+        if (!segs_room(p, s, now)) return 0;
+        memmove(s->v + i + now, s->v + j, behind * sizeof *s->v);
+    }
+    s->n = s->n - were + now;
     return 1;
 }
 
@@ -195,9 +279,7 @@ static int segs_write(rg_proof_t *p, segs_t *s, uint64_t off, uint64_t len, cons
         n_right = 1;
     }
     size_t now = n_left + from->n + n_right;
-    if (!segs_room(p, s, now)) return 0;
-    memmove(s->v + i + now, s->v + j, (s->n - j) * sizeof *s->v);
-    s->n = s->n - (j - i) + now;
+    if (!segs_resize(p, s, i, j, now)) return 0;
     if (n_left) s->v[i] = edge[0];
     for (size_t k = 0; k < from->n; k++) {
         s->v[i + n_left + k] = from->v[k];
@@ -223,7 +305,7 @@ static uint32_t fold(run_t *x, uint32_t g, uint32_t a, uint32_t b) {
         rg_proof_fail(x->p, g, "double count: both operands have the value of rank %" PRIu32, twice);
         return NOBODY;
     }
-    uint32_t id = intern(e, (node_t){ FOLD, a, b });
+    uint32_t id = intern(e, (node_t){ .what = FOLD, .a = a, .b = b });
     if (id == NOBODY) rg_proof_nomem(x->p);
     return id;
 }
@@ -255,7 +337,7 @@ static int finalise(run_t *x, uint32_t g) {
     for (size_t i = 0; i < x->z.n; i++) {
         uint32_t a = x->z.v[i].expr;
         if (e->v[a].what == FINAL) return rg_proof_fail(x->p, g, "double count: the value is final already");
-        a = intern(e, (node_t){ FINAL, a, a });
+        a = intern(e, (node_t){ .what = FINAL, .a = a, .b = a });
         if (a == NOBODY) return rg_proof_nomem(x->p);
         x->z.v[i].expr = a;
     }
@@ -285,9 +367,9 @@ static int check_range(run_t *x, uint32_t g, const seg_t *s, uint64_t off, const
                                  want->expr);
     } else if (v->what != FINAL) {
         return rg_proof_fail(x->p, g, "partial value in OUT[%" PRIu64 "]: it is not marked final", off);
-    } else if (missing(&x->e, s->expr, d->size) != NOBODY) {
+    } else if (missing(&x->e, s->expr) != NOBODY) {
         return rg_proof_fail(x->p, g, "partial value in OUT[%" PRIu64 "]: rank %" PRIu32 " is missing", off,
-                             missing(&x->e, s->expr, d->size));
+                             missing(&x->e, s->expr));
     }
     uint64_t elem = want->elem + (off - want->off);
     if (s->elem != elem)
@@ -541,6 +623,9 @@ static int list_wants(run_t *x, uint32_t r) {
 static int begin(run_t *x) {
     rg_proof_t *p = x->p;
     x->e.words = ((size_t)p->n + 63) / 64;
+    x->e.size = p->n;
+    x->e.n_sets = 2;
+    if (!sets_room(&x->e)) return rg_proof_nomem(p);
     for (int b = 0; b < RG_BUFS; b++)
         if ((x->buf[b] = calloc(p->n, sizeof **x->buf)) == NULL) return rg_proof_nomem(p);
     x->written = calloc(p->n, sizeof *x->written);
@@ -548,7 +633,7 @@ static int begin(run_t *x) {
     if (x->written == NULL || x->wants == NULL) return rg_proof_nomem(p);
     /* These come first, so that the number of a rank is that of its leaf. */
     for (uint32_t r = 0; r < p->n; r++)
-        if (intern(&x->e, (node_t){ LEAF, r, 0 }) != r) return rg_proof_nomem(p);
+        if (intern(&x->e, (node_t){ .what = LEAF, .a = r }) != r) return rg_proof_nomem(p);
     for (uint32_t r = 0; r < p->n; r++) {
         seg_t weight = { r, 1, r, r };
         if (!list_wants(x, r)) return 0;
@@ -563,7 +648,7 @@ int rg_proof_values(rg_proof_t *p) {
     for (uint32_t i = 0; ok && i < p->total; i++) ok = run_step(&x, p->order[i]);
     if (ok) ok = check_result(&x);
     for (int b = 0; b < RG_BUFS; b++) {
-        for (uint32_t r = 0; x.buf[b] != NULL && r < p->n; r++) free(x.buf[b][r].v);
+        for (uint32_t r = 0; x.buf[b] != NULL && r < p->n; r++) free(x.buf[b][r].mem);
         free(x.buf[b]);
     }
     for (uint32_t r = 0; x.wants != NULL && r < p->n; r++) {
@@ -572,11 +657,11 @@ int rg_proof_values(rg_proof_t *p) {
     }
     free(x.written);
     free(x.wants);
-    free(x.x.v);
-    free(x.y.v);
-    free(x.z.v);
+    free(x.x.mem);
+    free(x.y.mem);
+    free(x.z.mem);
     free(x.e.v);
-    free(x.e.ranks);
+    free(x.e.sets);
     free(x.e.table);
     return ok;
 }
