@@ -27,5 +27,7 @@ void cases_clock_jump(int64_t seconds);
 
 void cases_env(void);
 void cases_limits(void);
+void cases_numbers(void);
+void cases_numbers_long(void);
 
 #endif

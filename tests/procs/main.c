@@ -49,13 +49,18 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "kills"))
         return check_kills((int)number("KILLS", 200), (unsigned)number("SEED", 1),
                            (size_t)number("KILL_BYTES", 64u << 20), 1);
+    if (argc > 1 && !strcmp(argv[1], "cases-long")) {
+        test_cases_long();
+        found = 1;
+    }
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         if (argc < 2 || !strcmp(argv[1], tests[i].name)) {
             tests[i].run();
             found = 1;
         }
     if (!found) {
-        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|env|state|shm|cases|kills-briefly|kills]\n");
+        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|env|state|shm|cases|cases-long|kills-briefly|"
+                        "kills]\n");
         return 2;
     }
     printf("%d passed, %d failed, %d skipped\n", procs_passed, procs_failed, procs_skipped);

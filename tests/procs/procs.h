@@ -85,6 +85,7 @@ void test_env(void);
 void test_state(void);
 void test_shm(void);
 void test_cases(void);
+void test_cases_long(void); /* takes many minutes; not one of those that run without a name */
 int check_kinds_planted(void);
 /* wanted: "all" or names of kinds; elems: of the largest vectors. 0 when everything held. */
 int check_kinds(int kills, unsigned seed, const char *wanted, size_t elems);

@@ -3,6 +3,9 @@
 #include "cases.h"
 
 void test_cases(void) {
+    cases_numbers();
     cases_env();
     cases_limits();
 }
+
+void test_cases_long(void) { cases_numbers_long(); }
