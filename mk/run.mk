@@ -11,7 +11,7 @@ $(BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STATIC)
 	$(call say,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS)
 
-.PHONY: demo check-kills bench bench-peers
+.PHONY: demo check-kills check-cases-long bench bench-peers
 demo:
 	@sh scripts/setup.sh
 	@$(MAKE) --no-print-directory all BUILD=$(BUILD) SAN=$(SAN)
@@ -24,6 +24,13 @@ check-kills:
 	@sh scripts/setup.sh
 	@$(MAKE) --no-print-directory $(BUILD)/tests/procs BUILD=$(BUILD) SAN=$(SAN)
 	@KILLS=$(KILLS) SEED=$(SEED) KINDS=$(KINDS) $(if $(TRANSPORT),RG_TRANSPORT=$(TRANSPORT)) $(BUILD)/tests/procs kills
+
+# The full forms of the numbered cases of which `make check` runs short ones (tests/procs/README.md). PROCS_ONLY=case_14
+# runs those with that in their name.
+check-cases-long:
+	@sh scripts/setup.sh
+	@$(MAKE) --no-print-directory $(BUILD)/tests/procs BUILD=$(BUILD) SAN=$(SAN)
+	@$(BUILD)/tests/procs cases-long
 
 bench: all $(BENCH)
 	@for c in all_reduce all_gather reduce_scatter broadcast all_to_all; do for n in 2 4; do \

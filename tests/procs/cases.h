@@ -29,5 +29,7 @@ void cases_env(void);
 void cases_limits(void);
 void cases_numbers(void);
 void cases_numbers_long(void);
+void cases_faults(void);
+void cases_faults_long(void);
 
 #endif

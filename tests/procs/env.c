@@ -102,6 +102,7 @@ static int work(struct env *e, int index, rg_group_t *g, float *x) {
     for (;;) {
         rg_result_t res = RG_RESULT_INIT;
         rg_opts_t opts = RG_OPTS_INIT;
+        rg_info_t info = RG_INFO_INIT;
         char text[512];
         opts.result = &res;
         opts.timeout_ms = e->op_timeout_ms;
@@ -117,6 +118,7 @@ static int work(struct env *e, int index, rg_group_t *g, float *x) {
             if (x[i] != (float)res.contributors) m->wrong = 1;
         if (m->contributors > res.contributors && !m->changed_ns) m->changed_ns = procs_now();
         m->contributors = res.contributors;
+        if (!rg_group_info(g, &info)) m->rank = info.rank;
         __atomic_add_fetch(&m->ops, 1, __ATOMIC_SEQ_CST);
         m->rss_kb = procs_rss_kb(getpid());
         if (x[0] >= 1000) return 0;

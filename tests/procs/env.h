@@ -17,7 +17,7 @@ struct env_member {
     volatile uint64_t called_ns;  /* the last call of an operation */
     volatile uint64_t ended_ns;   /* when a call failed */
     volatile uint64_t worst_ns;   /* longest operation */
-    volatile uint32_t contributors;
+    volatile uint32_t contributors, rank;
     volatile int joined, joins, status, idles, wrong;
     volatile long rss_kb;
     char text[512]; /* of a failed join or call */

@@ -4,8 +4,12 @@
 
 void test_cases(void) {
     cases_numbers();
+    cases_faults();
     cases_env();
     cases_limits();
 }
 
-void test_cases_long(void) { cases_numbers_long(); }
+void test_cases_long(void) {
+    cases_numbers_long();
+    cases_faults_long();
+}

@@ -1,0 +1,380 @@
+/* test_cases_faults.c: the numbered cases about members that go and come: kills without end, everybody killed, jobs
+ * on the ports of the job before, groups that shrink and grow, deadlines of sub-groups, and the loops that must not
+ * leak. Each has a short form and, in `procs cases-long`, the full one. It relies on the members of env.h. */
+#include "cases.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static uint64_t dice = 88172645463325252ull;
+
+static uint32_t random_below(uint32_t n) {
+    dice ^= dice << 13;
+    dice ^= dice >> 7;
+    dice ^= dice << 17;
+    return (uint32_t)(dice >> 20) % n;
+}
+
+static void wait_us(uint32_t us) {
+    uint64_t until = procs_now() + (uint64_t)us * 1000;
+    while (procs_now() < until) {}
+}
+
+struct usage {
+    int fds, threads;
+    long rss_kb;
+};
+
+static struct usage usage_of(pid_t pid) {
+    struct usage u = { procs_count_fds(pid), procs_count_threads(pid), procs_rss_kb(pid) };
+    return u;
+}
+
+static int grown(struct usage was, struct usage is, long slack_kb) {
+    return is.fds > was.fds || is.threads > was.threads || is.rss_kb > was.rss_kb + slack_kb;
+}
+
+static void forget(struct env_member *m) { memset((void *)m, 0, sizeof *m); }
+
+/* ---- 14: killed at any moment -------------------------------------------------------------------------------------
+ */
+
+/* A third member is killed at a random moment of an operation and replaced, again and again. The two that stay know it
+ * in time, every result is that of those who are named, and they keep nothing of the dead. */
+static int killed_again_and_again(int kills, uint32_t count, const char *transport) {
+    struct procs_coordinator co;
+    pid_t pids[ENV_MEMBERS];
+    struct usage was[2] = { { 0 }, { 0 } };
+    double worst = 0, sum = 0;
+    if (env_coordinator(&co, 0, "127.0.0.1:0", 2000)) return 0;
+    struct env *e = env_new("killed", 3, count);
+    snprintf(e->address, sizeof e->address, "%s", co.address);
+    e->cfg.transport = transport;
+    e->cfg.op_timeout_ms = 60000;
+    env_start(e, pids);
+    int ok = env_running(e, 2, 60);
+    for (int k = 0; ok && k < kills; k++) {
+        uint64_t ops = e->m[0].ops;
+        ok = ENV_SEEN(PROCS_WAIT(e->m[0].contributors == 3 && e->m[1].contributors == 3 && e->m[0].ops > ops, 30),
+                      "round %d: the third one does not contribute", k);
+        wait_us(random_below(count > 1000000 ? 200000 : 20000));
+        uint64_t t = procs_now();
+        kill(pids[2], SIGKILL);
+        ok = ok && ENV_SEEN(PROCS_WAIT(e->m[0].contributors == 2 && e->m[1].contributors == 2, 20),
+                            "round %d: %u and %u contribute, status %d %d", k, e->m[0].contributors,
+                            e->m[1].contributors, e->m[0].status, e->m[1].status);
+        double ms = (double)(procs_now() - t) / 1e6;
+        sum += ms;
+        if (ms > worst) worst = ms;
+        waitpid(pids[2], NULL, 0);
+        forget(&e->m[2]);
+        pids[2] = procs_fork(env_member, 2, e);
+        ok = ok && env_running(e, 3, 60);
+        if (k == kills / 4)
+            for (int i = 0; i < 2; i++) was[i] = usage_of(pids[i]);
+    }
+    for (int i = 0; ok && i < 2; i++) {
+        struct usage is = usage_of(pids[i]);
+        ok = ENV_SEEN(!grown(was[i], is, 4096 + (long)count / 256),
+                      "member %d: %d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB", i, was[i].fds,
+                      is.fds, was[i].threads, is.threads, was[i].rss_kb, is.rss_kb);
+    }
+    printf("       %d kills in operations of %u MiB (%s): first result without the dead after %.1f ms, at most %.1f\n",
+           kills, count >> 18, transport, sum / kills, worst);
+    ok = ok && ENV_SEEN(worst < 3000, "it took %.0f ms", worst);
+    if (ok) ok = env_end(e, pids, 0);
+    else env_kill(pids, 3);
+    ok = procs_coordinator_stop(&co) == 0 && ok;
+    env_free(e);
+    return ok;
+}
+
+/* ---- 30: everybody killed -----------------------------------------------------------------------------------------
+ */
+
+static int entries(const char *path) {
+    int n = 0;
+    DIR *d = opendir(path);
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    return n;
+}
+
+/* All members are killed and start anew under the same name, with the same coordinator: nothing of them is left. */
+static int all_killed(int rounds) {
+    struct procs_coordinator co;
+    pid_t pids[ENV_MEMBERS];
+    int ok = 1, left = entries("/dev/shm");
+    struct usage was = { 0 };
+    if (env_coordinator(&co, 0, "127.0.0.1:0", 300)) return 0;
+    struct env *e = env_new("again", 3, 100000);
+    snprintf(e->address, sizeof e->address, "%s", co.address);
+    e->cfg.transport = "shm";
+    for (int k = 0; ok && k < rounds; k++) {
+        for (int i = 0; i < 3; i++) forget(&e->m[i]);
+        env_start(e, pids);
+        ok = env_running(e, 5, 10);
+        wait_us(random_below(5000));
+        env_kill(pids, 3);
+        if (k == 1) was = usage_of(co.pid);
+    }
+    ok = ok && ENV_SEEN(entries("/dev/shm") == left, "%d files in /dev/shm, %d before", entries("/dev/shm"), left);
+    ok = ok && ENV_SEEN(PROCS_WAIT(!grown(was, usage_of(co.pid), 4096), 5), "the coordinator keeps something");
+    ok = procs_coordinator_stop(&co) == 0 && ok;
+    env_free(e);
+    return ok;
+}
+
+/* ---- 22: the ports of the job before ------------------------------------------------------------------------------
+ */
+
+static int free_port(void) {
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || getsockname(fd, (struct sockaddr *)&a, &len)) return 0;
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+/* Job after job with the same name and ports. Some of each linger, with their connections and their coordinator gone.
+ */
+static int same_ports(int rounds) {
+    uint32_t port[2] = { (uint32_t)free_port(), (uint32_t)free_port() };
+    char listen_at[64];
+    pid_t lingering = 0;
+    int ok = 1;
+    snprintf(listen_at, sizeof listen_at, "127.0.0.1:%d", free_port());
+    for (int k = 0; ok && k < rounds; k++) {
+        struct procs_coordinator co;
+        pid_t pids[ENV_MEMBERS];
+        struct env *e = env_new("ports", 3, 5000);
+        ok = ENV_SEEN(!env_coordinator(&co, 0, listen_at, 500), "round %d: no coordinator", k);
+        if (!ok) break;
+        snprintf(e->address, sizeof e->address, "%s", co.address);
+        for (int i = 0; i < 2; i++) e->port[i] = port[i];
+        env_start(e, pids);
+        ok = env_running(e, 10, 10);
+        for (int i = 0; ok && i < 3; i++)
+            ok = ENV_SEEN(e->m[i].contributors == 3 && !e->m[i].wrong, "round %d: %u contribute", k,
+                          e->m[i].contributors);
+        if (lingering) kill(lingering, SIGKILL), waitpid(lingering, NULL, 0);
+        env_coordinator_kill(&co);
+        env_kill(pids, 2);
+        lingering = pids[2];
+        env_free(e);
+    }
+    if (lingering) kill(lingering, SIGKILL), waitpid(lingering, NULL, 0);
+    return ok;
+}
+
+/* ---- 38: deadlines of a sub-group ----------------------------------------------------------------------------------
+ */
+
+static int took(double ms, double asked) { return ms > 0.8 * asked && ms < 1.2 * asked + 300; }
+
+/* A child has the parent's deadline, unless the call has another one. The other member calls when it is over. */
+static int child_deadlines(rg_group_t *g, int rank, int n, void *arg) {
+    volatile int *over = arg;
+    rg_group_t *child;
+    rg_opts_t opts = RG_OPTS_INIT;
+    (void)n;
+    PROCS_REQUIRE(took(100, 100) && !took(700, 300) && !took(70, 100), "planted: the measure sees nothing");
+    PROCS_REQUIRE(rg_group_split(g, 0, (uint32_t)rank, NULL, &child) == RG_OK, "split");
+    for (int own = 0; own < 2; own++) {
+        double asked = own ? 150 : 400;
+        opts.timeout_ms = own ? 150 : 0;
+        if (rank) PROCS_REQUIRE(PROCS_WAIT(*over > own, 10), "member 0");
+        uint64_t t = procs_now();
+        rg_status_t st = rg_barrier(child, &opts, NULL);
+        double ms = (double)(procs_now() - t) / 1e6;
+        PROCS_REQUIRE(st == RG_ERR_TIMEOUT && (rank || took(ms, asked)), "%s after %.0f ms of %.0f", rg_status_name(st),
+                      ms, asked);
+        if (!rank) *over = own + 1;
+    }
+    PROCS_REQUIRE(rg_barrier(child, NULL, NULL) == RG_OK, "afterwards");
+    rg_group_destroy(child);
+    return rg_group_leave(g) != RG_OK;
+}
+
+static int sub_group_deadlines(void) {
+    rg_config_t cfg = procs_config(NULL, NULL, 0, 0);
+    cfg.op_timeout_ms = 400;
+    return procs_cluster_with(&cfg, 2, child_deadlines, procs_shared(64), 20) == 0;
+}
+
+/* ---- 39: loops ------------------------------------------------------------------------------------------------------
+ */
+
+struct loop {
+    char address[128];
+    int groups, operations;
+};
+
+static int loop_body(int index, void *arg) {
+    struct loop *l = arg;
+    struct usage was = { 0 };
+    static float x[20000];
+    for (int k = 0; k < l->groups; k++) {
+        char name[32];
+        rg_group_t *g = NULL;
+        rg_error_t err;
+        snprintf(name, sizeof name, "loop%d", k);
+        rg_config_t cfg = procs_config(l->address, name, 2, (uint32_t)index);
+        PROCS_REQUIRE(rg_group_join(&cfg, &g, &err) == RG_OK, "group %d: %s", k, err.text);
+        for (int i = 0; i < l->operations; i++) {
+            rg_status_t st = rg_all_reduce(g, x, x, i % 1000 == 7 ? 20000 : 4, RG_F32, RG_SUM, NULL, NULL);
+            PROCS_REQUIRE(st == RG_OK, "group %d, operation %d: %s", k, i, rg_status_name(st));
+            if (i % 1000 == 999) PROCS_REQUIRE(rg_group_boundary(g, NULL) == RG_OK, "boundary");
+            if (l->groups == 1 && i == l->operations / 4) was = usage_of(getpid());
+        }
+        if (l->groups == 1) {
+            struct usage is = usage_of(getpid());
+            PROCS_REQUIRE(!grown(was, is, 2048), "%d, then %d descriptors; %ld, then %ld KiB", was.fds, is.fds,
+                          was.rss_kb, is.rss_kb);
+        }
+        PROCS_REQUIRE(rg_group_leave(g) == RG_OK, "leave");
+        rg_group_destroy(g);
+        if (k == l->groups / 4) was = l->groups > 1 ? usage_of(getpid()) : was;
+    }
+    struct usage is = usage_of(getpid());
+    PROCS_REQUIRE(l->groups == 1 || !grown(was, is, 3072),
+                  "%d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB", was.fds, is.fds, was.threads,
+                  is.threads, was.rss_kb, is.rss_kb);
+    return 0;
+}
+
+static int loops(int groups, int operations) {
+    struct loop *l = procs_shared(sizeof *l);
+    struct procs_coordinator co;
+    pid_t pids[2];
+    int ok = !env_coordinator(&co, 0, "127.0.0.1:0", 2000);
+    if (!ok) return 0;
+    memcpy(l->address, co.address, sizeof l->address);
+    l->groups = groups;
+    l->operations = operations;
+    for (int i = 0; i < 2; i++) pids[i] = procs_fork(loop_body, i, l);
+    for (int i = 0; i < 2; i++) ok = procs_end(pids[i], 900) == 0 && ok;
+    return procs_coordinator_stop(&co) == 0 && ok;
+}
+
+/* ---- 40: shrinking and growing --------------------------------------------------------------------------------------
+ */
+
+/* Whether the members named by the bits of `there` all contribute, with the ranks that they should have: those who stay
+ * move up, those who come are the last. */
+static int ranks_are(struct env *e, const int *order, uint32_t n) {
+    for (uint32_t r = 0; r < n; r++) {
+        struct env_member *m = &e->m[order[r]];
+        if (!ENV_SEEN(PROCS_WAIT(m->contributors == n && m->rank == r, 20), "member %d: rank %u of %u, wanted %u of %u",
+                      order[r], m->rank, m->contributors, r, n))
+            return 0;
+    }
+    return 1;
+}
+
+static int shrink_and_grow(int rounds) {
+    struct procs_coordinator co;
+    pid_t pids[ENV_MEMBERS];
+    int order[ENV_MEMBERS] = { 0, 1, 2, 3 };
+    if (env_coordinator(&co, 0, "127.0.0.1:0", 800)) return 0;
+    struct env *e = env_new("shrink", 4, 20000);
+    snprintf(e->address, sizeof e->address, "%s", co.address);
+    env_start(e, pids);
+    int ok = env_running(e, 10, 20) && ranks_are(e, order, 4);
+    for (int k = 0; ok && k < rounds; k++) {
+        int one = order[1], other = order[2];
+        kill(pids[one], SIGKILL); /* one in the middle */
+        waitpid(pids[one], NULL, 0);
+        int three[3] = { order[0], order[2], order[3] };
+        if (k % 2 == 0) ok = ranks_are(e, three, 3) && env_running(e, 0, 1);
+        else { /* and another one while the group sorts itself out */ wait_us(random_below(4000));
+            kill(pids[other], SIGKILL);
+            waitpid(pids[other], NULL, 0);
+            int two[2] = { order[0], order[3] };
+            ok = ranks_are(e, two, 2);
+            forget(&e->m[other]);
+            pids[other] = procs_fork(env_member, other, e);
+            int again[3] = { order[0], order[3], other };
+            ok = ok && ranks_are(e, again, 3);
+            memcpy(three, again, sizeof three);
+        }
+        forget(&e->m[one]);
+        pids[one] = procs_fork(env_member, one, e);
+        memcpy(order, three, sizeof three);
+        order[3] = one;
+        ok = ok && ranks_are(e, order, 4);
+    }
+    if (ok) ok = env_end(e, pids, 0);
+    else env_kill(pids, 4);
+    ok = procs_coordinator_stop(&co) == 0 && ok;
+    env_free(e);
+    return ok;
+}
+
+/* Two groups of one name at two coordinators, as after a split that nobody noticed: they never meet, and a member of
+ * the one that asks the other coordinator is a newcomer there. */
+static int two_of_one_name(void) {
+    struct procs_coordinator co[2];
+    struct env *e[2];
+    pid_t pids[2][ENV_MEMBERS];
+    int ok = 1;
+    for (int i = 0; i < 2; i++) {
+        if (env_coordinator(&co[i], 0, "127.0.0.1:0", 600)) return 0;
+        e[i] = env_new("twins", 2, 20000);
+        snprintf(e[i]->address, sizeof e[i]->address, "%s", co[i].address);
+        env_start(e[i], pids[i]);
+    }
+    for (int i = 0; i < 2; i++) ok = env_running(e[i], 50, 20) && ok;
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 2; k++)
+            ok =
+                ENV_SEEN(e[i]->m[k].contributors == 2 && !e[i]->m[k].wrong, "%u contribute", e[i]->m[k].contributors) &&
+                ok;
+    env_coordinator_kill(&co[0]);
+    kill(pids[0][1], SIGKILL);
+    waitpid(pids[0][1], NULL, 0);
+    ok = ok && ENV_SEEN(PROCS_WAIT(e[0]->m[0].ended_ns, 5), "the one whose group is gone waits");
+    snprintf(e[0]->address, sizeof e[0]->address, "%s", co[1].address);
+    e[0]->rejoin = 1;
+    ok = ok && ENV_SEEN(PROCS_WAIT(e[1]->m[0].contributors == 3 && e[0]->m[0].contributors == 3, 10),
+                        "%u contribute, status %d %s", e[1]->m[0].contributors, e[0]->m[0].status, e[0]->m[0].text);
+    env_kill(pids[0], 1);
+    ok = ok &&
+         ENV_SEEN(PROCS_WAIT(e[1]->m[0].contributors == 2 && e[1]->m[1].contributors == 2, 10), "it is not missed");
+    if (ok) ok = env_end(e[1], pids[1], 0);
+    else env_kill(pids[1], 2);
+    ok = procs_coordinator_stop(&co[1]) == 0 && ok;
+    for (int i = 0; i < 2; i++) env_free(e[i]);
+    return ok;
+}
+
+void cases_faults(void) {
+    CASE("case_14__killed_in_operations_over_tcp__known_and_nothing_kept", killed_again_and_again(12, 1u << 18, "tcp"));
+    CASE("case_14__killed_in_operations_through_shm__known_and_nothing_kept",
+         killed_again_and_again(12, 1u << 18, "shm"));
+    CASE("case_22__jobs_on_the_same_ports__never_meet", same_ports(4));
+    CASE("case_30__all_killed_again_and_again__nothing_is_left", all_killed(4));
+    CASE("case_38__deadlines_of_a_sub_group__kept", sub_group_deadlines());
+    CASE("case_39__groups_one_after_the_other__nothing_grows", loops(40, 5));
+    CASE("case_40__shrinks_and_grows__ranks_and_results_right", shrink_and_grow(4));
+    CASE("case_40__two_groups_of_one_name__never_meet", two_of_one_name());
+}
+
+void cases_faults_long(void) {
+    CASE("case_14__hundred_kills_in_256_mib_over_tcp__known_and_nothing_kept",
+         killed_again_and_again(100, 1u << 26, "tcp"));
+    CASE("case_14__hundred_kills_in_256_mib_through_shm__known_and_nothing_kept",
+         killed_again_and_again(100, 1u << 26, "shm"));
+    CASE("case_22__two_hundred_jobs_on_the_same_ports__never_meet", same_ports(200));
+    CASE("case_30__all_killed_fifty_times__nothing_is_left", all_killed(50));
+    CASE("case_39__thousand_groups__nothing_grows", loops(1000, 20));
+    CASE("case_39__million_small_operations__nothing_grows", loops(1, 1000000));
+    CASE("case_40__shrinks_and_grows_fifty_times__ranks_and_results_right", shrink_and_grow(50));
+}
