@@ -38,9 +38,9 @@ SAN_FLAGS := $(SAN_FLAGS_$(SAN))
 # The fuzzer's own main() belongs to the fuzz programs only; everything else is linked without it.
 SAN_LINK := $(subst fuzzer-no-link$(comma),,$(SAN_FLAGS))
 
-PKGS := libuv jansson libxxhash
+PKGS := libuv jansson libxxhash openssl
 PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PKGS) 2>/dev/null)
-PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PKGS) 2>/dev/null || echo -luv -ljansson -lxxhash)
+PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PKGS) 2>/dev/null || echo -luv -ljansson -lxxhash -lssl -lcrypto)
 CRITERION_CFLAGS := $(shell $(PKG_CONFIG) --cflags criterion 2>/dev/null)
 CRITERION_LIBS := $(shell $(PKG_CONFIG) --libs criterion 2>/dev/null || echo -lcriterion)
 # Criterion's sandbox maps memory where ThreadSanitizer allows none: there a stand-in with its words runs the tests.

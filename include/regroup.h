@@ -180,11 +180,17 @@ typedef struct rg_config {
     const char *host;         /* RG_HOST overrides what counts as one host (members with equal names share it); found by
                                  the library */
     const char *tuning_file;  /* RG_TUNING_FILE choices that `regroup tune` wrote. Must be the same on all members */
+    const char *tls; /* RG_TLS "on": TLS 1.3 for every connection, with the key or the certificates named below; "off";
+                        on when any of them is named, else off. The same on the coordinator and all members */
+    const char *tls_psk_file; /* RG_TLS_PSK_FILE file with the group's key (`regroup keygen`); or */
+    const char *tls_ca;       /* RG_TLS_CA certificates of the authorities whose members are let in, PEM, with */
+    const char *tls_cert; /* RG_TLS_CERT this process's certificate (and what leads from it to the authority), and */
+    const char *tls_key;  /* RG_TLS_KEY its private key. docs/security.md */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \
         sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT,                \
-            RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0, 0, 0, 0                        \
+            RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0         \
     }
 
 /* ---- Coordinator -------------------------------------------------------------------------------------------- */
@@ -202,9 +208,10 @@ typedef struct rg_coordinator_config {
     rg_log_level_t log_level; /* as in rg_config: RG_LOG */
     rg_log_fn log_fn;
     void *log_user;
+    const char *tls, *tls_psk_file, *tls_ca, *tls_cert, *tls_key; /* as in rg_config */
 } rg_coordinator_config_t;
 #define RG_COORDINATOR_CONFIG_INIT                                                                                     \
-    { sizeof(rg_coordinator_config_t), 0, 0, 0, 0, RG_LOG_NONE, 0, 0 }
+    { sizeof(rg_coordinator_config_t), 0, 0, 0, 0, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Starts listening. On success *out is owned by the caller. Errors: INVALID, SYSTEM (address in use: the text has
  * it), NOMEM. */
@@ -216,7 +223,8 @@ const char *rg_coordinator_address(const rg_coordinator_t *coordinator);
 /* Stops and frees it. Groups go on without it until a member is lost. Not from inside a log callback. */
 void rg_coordinator_stop(rg_coordinator_t *coordinator);
 
-/* The roll of a coordinator's groups as JSON text, which the caller frees with rg_free(). Blocks up to timeout_ms. */
+/* The roll of a coordinator's groups as JSON text, which the caller frees with rg_free(). Blocks up to timeout_ms.
+ * Whether and how the connection is encrypted is taken from RG_TLS and the variables beside it. */
 rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err);
 void rg_free(void *p);
 

@@ -102,6 +102,8 @@ typedef struct rg_tp_config {
     const rg_config_t *config; /* resolved: every field has its value */
     uint8_t identity[16];      /* of this process */
     uint8_t nonce[16];         /* of the group: a peer that does not know it is a stranger */
+    struct rg_tls_ctx *tls;    /* NULL: plain; else whatever leaves this host goes through it (src/os/tls.h). The
+                                * caller's, alive until close() */
     const char *remote_hint;   /* numeric address towards which the interface is chosen (the coordinator's), or NULL */
     void (*log)(void *user, rg_log_level_t level, const char *line);
     void *log_user;

@@ -3,15 +3,15 @@
 # without a password allows, else prints the one line to run and fails. Quick and silent when nothing is missing.
 # SETUP_PEERS=1 adds the libraries that `make bench-peers` measures against. It never upgrades or removes anything.
 set -eu
-packages="pkg-config libuv1-dev libjansson-dev libxxhash-dev libcriterion-dev"
+packages="pkg-config libuv1-dev libjansson-dev libxxhash-dev libssl-dev libcriterion-dev"
 [ "${SETUP_PEERS:-0}" = 1 ] && packages="$packages g++ libgloo-dev libopenmpi-dev openmpi-bin libmpich-dev mpich"
 
 installed() { dpkg-query -W -f='${Status}\n' "$1" 2>/dev/null | grep -q 'ok installed'; }
 
 if ! command -v dpkg-query > /dev/null 2>&1; then
     # Not Debian: the libraries may be there under other names, which is all that counts.
-    if pkg-config --exists libuv jansson libxxhash criterion 2> /dev/null; then exit 0; fi
-    echo "setup: this machine has no dpkg; install libuv, jansson, xxhash, criterion and pkg-config with their headers, then try again" >&2
+    if pkg-config --exists libuv jansson libxxhash openssl criterion 2> /dev/null; then exit 0; fi
+    echo "setup: this machine has no dpkg; install libuv, jansson, xxhash, openssl (3 or later), criterion and pkg-config with their headers, then try again" >&2
     exit 1
 fi
 missing=

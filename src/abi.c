@@ -25,8 +25,8 @@ BEGINS_WITH_SIZE(rg_grid_t);
 BEGINS_WITH_SIZE(rg_state_opts_t);
 BEGINS_WITH_SIZE(rg_state_result_t);
 
-ENDS_WITH(rg_config_t, tuning_file);
-ENDS_WITH(rg_coordinator_config_t, log_user);
+ENDS_WITH(rg_config_t, tls_key);
+ENDS_WITH(rg_coordinator_config_t, tls_key);
 ENDS_WITH(rg_opts_t, weight);
 ENDS_WITH(rg_result_t, weight_sum);
 ENDS_WITH(rg_change_t, stalled_ns);
@@ -36,7 +36,9 @@ ENDS_WITH(rg_state_opts_t, timeout_ms);
 ENDS_WITH(rg_state_result_t, text);
 
 GROWS(rg_config_t, RG_CONFIG_SIZE_FIRST);
+GROWS(rg_config_t, 168 + 1); /* without tls */
 GROWS(rg_coordinator_config_t, RG_COORDINATOR_CONFIG_SIZE_FIRST);
+GROWS(rg_coordinator_config_t, 48 + 1); /* without tls */
 GROWS(rg_opts_t, RG_OPTS_SIZE_FIRST);
 GROWS(rg_result_t, RG_RESULT_SIZE_FIRST);
 GROWS(rg_change_t, RG_CHANGE_SIZE_FIRST);
@@ -48,8 +50,8 @@ GROWS(rg_state_result_t, RG_STATE_RESULT_SIZE_FIRST);
 /* Exact layout on the machines that are shipped for: a field that moves or a size that changes is a decision, not an
  * accident. */
 #if defined(__x86_64__) && defined(__LP64__)
-_Static_assert(sizeof(rg_config_t) == 168, "rg_config_t changed size");
-_Static_assert(sizeof(rg_coordinator_config_t) == 48, "rg_coordinator_config_t changed size");
+_Static_assert(sizeof(rg_config_t) == 208, "rg_config_t changed size");
+_Static_assert(sizeof(rg_coordinator_config_t) == 88, "rg_coordinator_config_t changed size");
 _Static_assert(sizeof(rg_opts_t) == 80, "rg_opts_t changed size");
 _Static_assert(sizeof(rg_result_t) == 352, "rg_result_t changed size");
 _Static_assert(sizeof(rg_change_t) == 56, "rg_change_t changed size");

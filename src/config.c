@@ -110,6 +110,13 @@ typedef struct choice_row {
 #define MIB (1u << 20)
 #define MS_MAX 2147483647u
 
+/* What both structures have alike; AT is the one's or the other's. */
+#define TLS_ROWS                                                                                                       \
+    { "tls", "RG_TLS", AT(tls), NULL, 15 }, { "tls_psk_file", "RG_TLS_PSK_FILE", AT(tls_psk_file), NULL, 1023 },       \
+        { "tls_ca", "RG_TLS_CA", AT(tls_ca), NULL, 1023 }, { "tls_cert", "RG_TLS_CERT", AT(tls_cert), NULL, 1023 }, {  \
+        "tls_key", "RG_TLS_KEY", AT(tls_key), NULL, 1023                                                               \
+    }
+
 static const string_row_t config_strings[] = {
     { "coordinator", "RG_COORDINATOR", AT(coordinator), NULL, 1023 },
     { "group", "RG_GROUP", AT(group), "default", RG_GROUP_NAME_MAX },
@@ -121,6 +128,7 @@ static const string_row_t config_strings[] = {
     { "site", "RG_SITE", AT(site), NULL, 63 },
     { "host", "RG_HOST", AT(host), NULL, 63 },
     { "tuning_file", "RG_TUNING_FILE", AT(tuning_file), NULL, 1023 },
+    TLS_ROWS,
 };
 
 static const number_row_t config_numbers[] = {
@@ -153,6 +161,7 @@ static const choice_row_t config_choices[] = {
 #define AT(field) offsetof(rg_coordinator_config_t, field)
 static const string_row_t coordinator_strings[] = {
     { "listen", "RG_COORDINATOR_LISTEN", AT(listen), "127.0.0.1:0", 1023 },
+    TLS_ROWS,
 };
 static const number_row_t coordinator_numbers[] = {
     { "max_members", "RG_MAX_MEMBERS", AT(max_members), 1024, 1, RG_MEMBERS_MAX, "members" },
@@ -247,7 +256,7 @@ static rg_status_t check_string(const string_row_t *row, const char *name, const
 /* Chooses every string, then copies them into one block, so that one free() ends them all. */
 static rg_status_t resolve_strings(const string_row_t *rows, size_t n, void *s, const char *host, char **block,
                                    rg_error_t *err) {
-    const char *chosen[16];
+    const char *chosen[24];
     size_t total = 1;
     for (size_t i = 0; i < n; i++) {
         const char *text;
@@ -281,7 +290,47 @@ static rg_status_t resolve_strings(const string_row_t *rows, size_t n, void *s, 
     return RG_OK;
 }
 
+/* ---- TLS ------------------------------------------------------------------------------------------------------- */
+
+/* Sets *tls to "on" or "off". Whoever names a key wants it used: a switch that was forgotten must not send in clear
+ * text what was meant to be secret. */
+static rg_status_t resolve_tls(const char **tls, const char *psk, const char *ca, const char *cert, const char *key,
+                               rg_error_t *err) {
+    int named = psk || ca || cert || key, on = 0;
+    if (*tls) {
+        for (const char *const *w = switch_words; *w && !on; w += 2)
+            if (strcasecmp(*w, *tls) == 0) on = w[1][0] - '0';
+        if (!on) return rg_fail(err, RG_ERR_INVALID, 0, "tls (RG_TLS) is \"%.64s\": expected " SWITCH_EXPECTED, *tls);
+        on = on == RG_ON;
+    } else {
+        on = named;
+    }
+    *tls = on ? "on" : "off";
+    if (!on) return RG_OK;
+    if (!named)
+        return rg_fail(
+            err, RG_ERR_INVALID, 0,
+            "RG_TLS is on, but neither a group key (RG_TLS_PSK_FILE) nor certificates (RG_TLS_CA, RG_TLS_CERT, "
+            "RG_TLS_KEY) are named; `regroup keygen` makes either");
+    if (psk && (ca || cert || key))
+        return rg_fail(err, RG_ERR_INVALID, 0,
+                       "both a group key (RG_TLS_PSK_FILE) and certificates (RG_TLS_CA, RG_TLS_CERT, RG_TLS_KEY) are "
+                       "named: choose one kind, the same on the coordinator and all members");
+    if (!psk && (!ca || !cert || !key))
+        return rg_fail(err, RG_ERR_INVALID, 0,
+                       "%s is missing: certificates need all of RG_TLS_CA, RG_TLS_CERT and RG_TLS_KEY",
+                       !ca     ? "RG_TLS_CA"
+                       : !cert ? "RG_TLS_CERT"
+                               : "RG_TLS_KEY");
+    return RG_OK;
+}
+
 /* ---- The configurations ----------------------------------------------------------------------------------------- */
+
+static void drop_strings(char **strings) {
+    rg_config_free(*strings);
+    *strings = NULL;
+}
 
 rg_status_t rg_config_resolve(const rg_config_t *in, uint32_t flags, rg_config_t *out, char **strings,
                               rg_error_t *err) {
@@ -299,13 +348,14 @@ rg_status_t rg_config_resolve(const rg_config_t *in, uint32_t flags, rg_config_t
     host_label(host, sizeof host);
     st = resolve_strings(config_strings, COUNT(config_strings), &c, host, strings, err);
     if (st == RG_OK && (flags & RG_NEED_COORDINATOR) && !c.coordinator) {
-        rg_config_free(*strings);
-        *strings = NULL;
+        drop_strings(strings);
         return rg_fail(err, RG_ERR_INVALID, 0,
                        "no coordinator is named: set the coordinator field or RG_COORDINATOR to \"host:port\"; "
                        "`regroup coordinator` starts one and prints its address");
     }
+    if (st == RG_OK) st = resolve_tls(&c.tls, c.tls_psk_file, c.tls_ca, c.tls_cert, c.tls_key, err);
     if (st == RG_OK) *out = c;
+    else drop_strings(strings);
     return st;
 }
 
@@ -323,7 +373,9 @@ rg_status_t rg_coordinator_config_resolve(const rg_coordinator_config_t *in, rg_
     if (st != RG_OK) return st;
     c.log_level = log.level, c.log_fn = log.fn, c.log_user = log.user;
     st = resolve_strings(coordinator_strings, COUNT(coordinator_strings), &c, NULL, strings, err);
+    if (st == RG_OK) st = resolve_tls(&c.tls, c.tls_psk_file, c.tls_ca, c.tls_cert, c.tls_key, err);
     if (st == RG_OK) *out = c;
+    else drop_strings(strings);
     return st;
 }
 

@@ -16,6 +16,7 @@
 /* `in` may be NULL (all defaults). On success *out has the current size and every field its value; its strings live in
  * *strings, which the caller frees with rg_config_free() after the last use of *out. group, label, transport and
  * tcp_congestion are never NULL; coordinator, interface and algorithm are NULL when nobody said anything. Fields whose
+ * tls is "on", with a key or certificates named, or "off". Fields whose
  * default is "chosen by the library" (chunk_bytes, socket_buffer_bytes, spin_us, listen_port, order) stay 0 then, all
  * others are non-zero: switches are RG_ON or RG_OFF, on_fault is RG_RETRY or RG_RETURN. log_fn is NULL exactly when
  * nothing is to be logged, and passing log_level, log_fn, log_user on to rg_log_init() gives the same again.

@@ -417,6 +417,7 @@ static int take(rg_tp_t *tp, rg_completion_t *out, int max) {
 
 static uint32_t wanted(const conn_t *c) {
     if (c->state == CONN_DIALING) return EPOLLOUT;
+    if (c->state != CONN_RAIL && rg_net_unsent(c->tls)) return EPOLLIN | EPOLLRDHUP | EPOLLOUT;
     if (c->state == CONN_PARKED || c->stalled || (c->state == CONN_RAIL && c->link->state != LINK_UP))
         return EPOLLRDHUP | (c->tx_blocked ? (uint32_t)EPOLLOUT : 0);
     return EPOLLIN | EPOLLRDHUP | (c->tx_blocked ? (uint32_t)EPOLLOUT : 0);
@@ -476,6 +477,17 @@ static void try_rails(rg_tp_t *tp) {
     }
 }
 
+/* A rail of which TLS may hold bytes that the kernel no longer has, so that epoll says nothing of them. */
+static int holds(const conn_t *c) { return c->tls && !c->stalled && rg_tls_more(c->tls); }
+
+static void take_held(rg_tp_t *tp) {
+    for (uint32_t i = 0; i < tp->n_links; i++) {
+        link_t *l = tp->links[i];
+        for (uint32_t r = 0; l && r < l->rails && l->state == LINK_UP; r++)
+            if (holds(l->rail[r])) rgt_rx(tp, l->rail[r]);
+    }
+}
+
 /* Goes on with what the last turn left unfinished, where epoll has nothing to say about it. */
 static void push_ready(rg_tp_t *tp) {
     for (uint32_t i = 0; i < tp->n_links; i++) {
@@ -497,6 +509,7 @@ static int tcp_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
     int look = many || tp->armed || tp->n_handshakes || tp->polls % SWEEP_EVERY == 0;
     if (!many) try_rails(tp);
     else push_ready(tp);
+    if (tp->cfg.tls) take_held(tp);
     if (look) {
         sweep(tp);
         if (tp->next_timer != NEVER && (!many || tp->armed || tp->n_handshakes || tp->polls % SWEEP_EVERY == 0)) {
@@ -516,7 +529,7 @@ static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns) {
         if (!l || l->state != LINK_UP) continue;
         if (l->stalled && rgt_make_way(tp, l)) return 0; /* nothing else moves: what is behind it must not wait */
         for (uint32_t r = 0; r < l->rails; r++)
-            if (l->rail[r]->tx_busy ? !l->rail[r]->tx_blocked : l->send_head || l->note_owed)
+            if (holds(l->rail[r]) || (l->rail[r]->tx_busy ? !l->rail[r]->tx_blocked : l->send_head || l->note_owed))
                 return 0; /* more can go out at once */
     }
     for (conn_t *c = tp->conns; c; c = c->next) rgt_interest(c, wanted(c));

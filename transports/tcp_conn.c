@@ -42,7 +42,7 @@ static void count_state(rg_tp_t *tp, conn_state_t s, int by) {
     uint32_t d = (uint32_t)by;
     if (s == CONN_STRANGER) tp->n_strangers += d;
     if (s == CONN_PARKED) tp->n_parked += d;
-    if (s == CONN_DIALING || s == CONN_GREETING || s == CONN_STRANGER) tp->n_handshakes += d;
+    if (s == CONN_DIALING || s == CONN_SECURING || s == CONN_GREETING || s == CONN_STRANGER) tp->n_handshakes += d;
     if (s == CONN_RAIL) tp->n_rails += d;
 }
 
@@ -71,6 +71,8 @@ static conn_t *conn_new(rg_tp_t *tp, conn_state_t s, int fd) {
 void rgt_conn_close(conn_t *c) {
     rg_tp_t *tp = c->tp;
     if (c->state == CONN_DEAD) return;
+    rg_tls_free(c->tls);
+    c->tls = NULL;
     if (c->fd >= 0) close(c->fd);
     c->fd = -1;
     free(c->rbuf);
@@ -229,6 +231,8 @@ static void dial_later(conn_t *c, const char *why, int e) {
     char addr[80] = "?";
     rg_os_addr_text((struct sockaddr *)&l->addr[c->addr_index], addr, sizeof addr);
     snprintf(l->text, sizeof l->text, "%s: %s", addr, e ? strerror(e) : why);
+    rg_tls_free(c->tls); /* `why` may have been its */
+    c->tls = NULL;
     if (c->fd >= 0) close(c->fd);
     c->fd = -1;
     c->interest = 0;
@@ -279,9 +283,34 @@ rg_status_t rgt_dial(rg_tp_t *tp, link_t *l, rg_error_t *err) {
     return RG_OK;
 }
 
-static void dial_connected(conn_t *c) {
+static void dial_greet(conn_t *c) {
     rg_tp_t *tp = c->tp;
     link_t *l = c->link;
+    hello_t h = { .kind = HELLO_DIAL, .attempt = l->attempt, .rail = (uint16_t)c->rail, .rails = (uint16_t)l->rails };
+    memcpy(h.nonce, tp->cfg.nonce, 16);
+    memcpy(h.from, tp->cfg.identity, 16);
+    memcpy(h.to, l->identity, 16);
+    uint8_t out[HELLO_BYTES];
+    rgt_hello_put(out, &h);
+    ssize_t n = rg_net_send(c->fd, c->tls, out, sizeof out);
+    if (n != (ssize_t)sizeof out || rg_net_unsent(c->tls)) {
+        dial_later(c, "the greeting could not be sent", n < 0 ? errno : 0);
+        return;
+    }
+    c->deadline = NEVER;
+    set_state(c, CONN_GREETING);
+    rgt_interest(c, EPOLLIN | EPOLLRDHUP);
+}
+
+static void dial_secure(conn_t *c) {
+    int rc = rg_tls_handshake(c->tls);
+    if (rc > 0) dial_greet(c);
+    else if (rc < 0) dial_later(c, rg_tls_why(c->tls), 0);
+    else rgt_interest(c, EPOLLIN | EPOLLRDHUP | (rg_net_unsent(c->tls) ? (uint32_t)EPOLLOUT : 0));
+}
+
+static void dial_connected(conn_t *c) {
+    rg_tp_t *tp = c->tp;
     int e = 0;
     socklen_t len = sizeof e;
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &e, &len) != 0) e = errno;
@@ -292,26 +321,24 @@ static void dial_connected(conn_t *c) {
     /* A port of our own range may have connected to itself (simultaneous open): the greeting would come back to us and
      * be refused, so nothing special is needed. */
     set_options(tp, c->fd);
-    hello_t h = { .kind = HELLO_DIAL, .attempt = l->attempt, .rail = (uint16_t)c->rail, .rails = (uint16_t)l->rails };
-    memcpy(h.nonce, tp->cfg.nonce, 16);
-    memcpy(h.from, tp->cfg.identity, 16);
-    memcpy(h.to, l->identity, 16);
-    uint8_t out[HELLO_BYTES];
-    rgt_hello_put(out, &h);
-    ssize_t n = send(c->fd, out, sizeof out, MSG_NOSIGNAL);
-    if (n != (ssize_t)sizeof out) {
-        dial_later(c, "the greeting could not be sent", n < 0 ? errno : 0);
+    if (!tp->cfg.tls) {
+        dial_greet(c);
+        return;
+    }
+    c->tls = rg_tls_new(tp->cfg.tls, c->fd, 0, 1);
+    if (!c->tls) {
+        dial_later(c, "no memory for TLS", 0);
         return;
     }
     c->deadline = NEVER;
-    set_state(c, CONN_GREETING);
-    rgt_interest(c, EPOLLIN | EPOLLRDHUP);
+    set_state(c, CONN_SECURING);
+    dial_secure(c);
 }
 
 /* Reads what is missing of a greeting: 1 when it is whole, 0 when more must come, -1 when the connection is over. */
 static int greeting_read(conn_t *c) {
     while (c->hello_n < HELLO_BYTES) {
-        ssize_t n = recv(c->fd, c->hello_bytes + c->hello_n, HELLO_BYTES - c->hello_n, 0);
+        ssize_t n = rg_net_recv(c->fd, c->tls, c->hello_bytes + c->hello_n, HELLO_BYTES - c->hello_n);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
         if (n == 0) {
@@ -328,6 +355,10 @@ static void dial_answered(conn_t *c) {
     link_t *l = c->link;
     hello_t h;
     int got = greeting_read(c);
+    if (got < 0 && *rg_tls_why(c->tls)) {
+        dial_later(c, rg_tls_why(c->tls), 0);
+        return;
+    }
     if (got < 0) {
         dial_later(
             c,
@@ -430,7 +461,7 @@ static void adopt(rg_tp_t *tp, link_t *l, conn_t *c) {
     memcpy(h.from, tp->cfg.identity, 16);
     rgt_hello_put(out, &h);
     set_options(tp, c->fd);
-    if (send(c->fd, out, sizeof out, MSG_NOSIGNAL) != (ssize_t)sizeof out) {
+    if (rg_net_send(c->fd, c->tls, out, sizeof out) != (ssize_t)sizeof out || rg_net_unsent(c->tls)) {
         stranger_close(c, "the answer to its greeting could not be sent");
         return;
     }
@@ -485,10 +516,33 @@ static void greeted(rg_tp_t *tp, conn_t *c) {
     rgt_interest(c, EPOLLRDHUP);
 }
 
+/* 1 when the stranger has proved that it may be here; 0: not yet, or it has been closed. */
+static int stranger_secure(rg_tp_t *tp, conn_t *c) {
+    if (!c->tls) {
+        rg_tls_look_t look = rg_tls_look(c->fd);
+        if (look == RG_TLS_LOOK_GONE) stranger_close(c, "it left without a greeting");
+        else if (look == RG_TLS_LOOK_OTHER)
+            stranger_close(c, "it does not speak TLS, which this process asks for (RG_TLS)");
+        if (look != RG_TLS_LOOK_HELLO) return 0;
+        c->tls = rg_tls_new(tp->cfg.tls, c->fd, 1, 1);
+        if (!c->tls) {
+            stranger_close(c, "more handshakes begin than are allowed in a second, or there is no memory for them");
+            return 0;
+        }
+    }
+    int rc = rg_tls_handshake(c->tls);
+    if (rc < 0) stranger_close(c, rg_tls_why(c->tls));
+    if (rc == 0) rgt_interest(c, EPOLLIN | EPOLLRDHUP | (rg_net_unsent(c->tls) ? (uint32_t)EPOLLOUT : 0));
+    return rc > 0;
+}
+
 static void stranger_read(rg_tp_t *tp, conn_t *c) {
+    if (tp->cfg.tls && !stranger_secure(tp, c)) return;
     int got = greeting_read(c);
     if (got < 0) {
-        stranger_close(c, "it left without a greeting");
+        stranger_close(c, *rg_tls_why(c->tls) ? rg_tls_why(c->tls) : "it left without a greeting");
+    } else if (!c->tls && rg_tls_is_hello(c->hello_bytes, c->hello_n)) {
+        stranger_close(c, "it speaks TLS, which this process was not told to use (RG_TLS)");
     } else if (got == 1) {
         if (rgt_hello_get(c->hello_bytes, &c->hello) != 0 || c->hello.kind != HELLO_DIAL)
             stranger_close(c, "it does not speak this protocol, or another version of it");
@@ -558,6 +612,7 @@ void rgt_accept(rg_tp_t *tp, listener_t *ls) {
 
 void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events) {
     if (c->state == CONN_DIALING) dial_connected(c);
+    else if (c->state == CONN_SECURING) dial_secure(c);
     else if (c->state == CONN_GREETING) dial_answered(c);
     else if (c->state == CONN_STRANGER) stranger_read(tp, c);
     else if (c->state == CONN_PARKED && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) rgt_conn_close(c);

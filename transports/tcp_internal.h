@@ -12,6 +12,7 @@
 
 #include "observe/log.h"
 #include "os/os.h"
+#include "os/tls.h"
 #include "regroup_transport.h"
 #include "ring.h"
 
@@ -103,6 +104,7 @@ typedef struct unasked {
 
 typedef enum conn_state {
     CONN_DIALING,  /* connect() is under way, or waits for its next try (fd -1) */
+    CONN_SECURING, /* connected, the TLS handshake is under way */
     CONN_GREETING, /* our HELLO is out, the answer is not in */
     CONN_STRANGER, /* accepted, has not said HELLO yet */
     CONN_PARKED,   /* said HELLO, but nobody here waits for it yet */
@@ -131,7 +133,8 @@ typedef struct conn {
     conn_state_t state;
     struct conn *next, **prev; /* list of all, oldest first */
     struct rg_tp *tp;
-    struct link *link; /* DIALING, GREETING, RAIL */
+    rg_tls_t *tls;     /* NULL: without TLS, or a STRANGER whose first message has not come */
+    struct link *link; /* DIALING, SECURING, GREETING, RAIL */
     uint32_t rail;
     uint32_t interest; /* what epoll has been told */
     uint64_t deadline; /* of the state; RAIL: when to look whether the peer still answers */

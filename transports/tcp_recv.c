@@ -280,7 +280,7 @@ static ssize_t read_buffer(conn_t *c, uint32_t *asked) {
     uint32_t room = READ_BUFFER - c->rend, most = header_room(c->link);
     if (!c->in_body && most > c->rend && most - c->rend < room) room = most - c->rend;
     *asked = room;
-    ssize_t n = recv(c->fd, c->rbuf + c->rend, room, 0);
+    ssize_t n = c->tls ? rg_tls_recv(c->tls, c->rbuf + c->rend, room) : recv(c->fd, c->rbuf + c->rend, room, 0);
     if (n > 0) c->rend += (uint32_t)n;
     return n;
 }
@@ -296,7 +296,8 @@ static ssize_t read_body(rg_tp_t *tp, conn_t *c, uint32_t *asked) {
         to = tp->staging + (c->f.offset + c->done) % 64, straight = 0;
     struct iovec v[2] = { { to, left }, { c->rbuf, FRAME_BYTES } };
     *asked = left + FRAME_BYTES;
-    ssize_t n = readv(c->fd, v, 2);
+    if (c->tls) *asked = left;
+    ssize_t n = c->tls ? rg_tls_recv(c->tls, to, left) : readv(c->fd, v, 2);
     if (n <= 0) return n;
     uint32_t body = (size_t)n < left ? (uint32_t)n : left;
     if (straight) c->done += body;
@@ -319,6 +320,7 @@ void rgt_rx(rg_tp_t *tp, conn_t *c) {
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (n <= 0) {
             if (n == 0) rgt_link_fail(tp, c->link, "the peer closed the connection");
+            else if (*rg_tls_why(c->tls)) rgt_link_fail(tp, c->link, "receiving failed: %s", rg_tls_why(c->tls));
             else rgt_link_fail(tp, c->link, "receiving failed: %s", strerror(errno));
             return;
         }

@@ -36,7 +36,8 @@ static ssize_t tx_step(rg_tp_t *tp, conn_t *c) {
                           { (void *)(uintptr_t)(c->tx_data + c->tx_sent), c->tx_len - c->tx_sent } };
     struct msghdr m = { .msg_iov = v, .msg_iovlen = 2 };
     ssize_t n;
-    if (v[0].iov_len == 0) n = send(c->fd, v[1].iov_base, v[1].iov_len, MSG_NOSIGNAL);
+    if (c->tls) n = rg_tls_send(c->tls, v[0].iov_base, v[0].iov_len, v[1].iov_base, v[1].iov_len);
+    else if (v[0].iov_len == 0) n = send(c->fd, v[1].iov_base, v[1].iov_len, MSG_NOSIGNAL);
     else if (v[1].iov_len == 0) n = send(c->fd, v[0].iov_base, v[0].iov_len, MSG_NOSIGNAL);
     else n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
     n = tx_result(tp, c, n);
@@ -47,6 +48,16 @@ static ssize_t tx_step(rg_tp_t *tp, conn_t *c) {
         c->tx_sent += (uint32_t)n - head;
     }
     return n;
+}
+
+/* All of the frame has been taken. What TLS still holds would be lost with this process: it is not out yet. */
+static int tx_flush(rg_tp_t *tp, conn_t *c) {
+    if (!rg_net_unsent(c->tls)) return 1;
+    int rc = rg_tls_flush(c->tls);
+    if (rc > 0) return 1;
+    if (rc == 0) errno = EAGAIN;
+    tx_result(tp, c, -1);
+    return 0;
 }
 
 static void frame_out(rg_tp_t *tp, conn_t *c) {
@@ -68,13 +79,13 @@ void rgt_tx(rg_tp_t *tp, conn_t *c) {
     c->tx_blocked = 0;
     while (c->tx_busy) {
         if (c->tx_head_sent == FRAME_BYTES && c->tx_sent == c->tx_len) {
-            frame_out(tp, c);
+            if (!c->tls || tx_flush(tp, c)) frame_out(tp, c);
             return;
         }
         ssize_t n = tx_step(tp, c);
         if (n < 0) return;
         /* A send that took less than it was given has filled the buffer: asking again would only fail. */
-        if (n > 0 && c->tx_sent < c->tx_len) {
+        if (n > 0 && c->tx_sent < c->tx_len && (!c->tls || rg_net_unsent(c->tls))) {
             c->tx_blocked = 1;
             if (tp->many || tp->armed) rgt_interest(c, c->interest | EPOLLOUT);
             return;

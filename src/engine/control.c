@@ -23,9 +23,11 @@ void rg_control_init(rg_control_t *c) {
 }
 
 static void control_hang_up(rg_control_t *c) {
+    rg_tls_free(c->tls);
+    c->tls = NULL;
     if (c->fd >= 0) close(c->fd);
     c->fd = -1;
-    c->connecting = c->renew = 0;
+    c->connecting = c->opening = c->renew = 0;
     c->in_len = c->out_len = c->out_off = 0;
 }
 
@@ -44,7 +46,7 @@ static void control_lost(rg_group_t *g, uint64_t now) {
     uint64_t most = (uint64_t)g->cfg.heartbeat_ms * 250000u;
     if (most > CONTROL_BACKOFF_MAX_NS) most = CONTROL_BACKOFF_MAX_NS;
     if (most < CONTROL_BACKOFF_MIN_NS) most = CONTROL_BACKOFF_MIN_NS;
-    if (!c->connecting && now - c->up_since_ns > 4 * most) c->backoff_ns = CONTROL_BACKOFF_MIN_NS;
+    if (!c->connecting && !c->opening && now - c->up_since_ns > 4 * most) c->backoff_ns = CONTROL_BACKOFF_MIN_NS;
     control_hang_up(c);
     c->retry_at_ns = now + c->backoff_ns;
     c->backoff_ns = c->backoff_ns * 2 > most ? most : c->backoff_ns * 2;
@@ -83,12 +85,14 @@ rg_status_t rg_control_connect(rg_group_t *g) {
 
 int rg_control_fd_events(const rg_control_t *c) {
     if (c->fd < 0) return 0;
-    return EPOLLIN | (c->connecting || c->out_len > c->out_off ? EPOLLOUT : 0);
+    if (c->opening) return EPOLLIN | (rg_net_unsent(c->tls) ? EPOLLOUT : 0);
+    return EPOLLIN | (c->connecting || c->out_len > c->out_off || rg_net_unsent(c->tls) ? EPOLLOUT : 0);
 }
 
 static int control_flush(rg_control_t *c) {
+    if (c->tls && rg_tls_flush(c->tls) < 0) return -1;
     while (c->out_off < c->out_len) {
-        ssize_t n = send(c->fd, c->out + c->out_off, c->out_len - c->out_off, MSG_NOSIGNAL);
+        ssize_t n = rg_net_send(c->fd, c->tls, c->out + c->out_off, c->out_len - c->out_off);
         if (n > 0) c->out_off += (size_t)n;
         else if (n < 0 && errno == EINTR) continue;
         else return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
@@ -120,7 +124,7 @@ rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len) {
     for (int i = 0; i < 4; i++) p[i] = (uint8_t)(len >> (8 * i));
     memcpy(p + 4, bytes, len);
     c->out_len += len + 4;
-    if (!c->connecting) control_flush(c); /* a failure shows up at the next read */
+    if (!c->connecting && !c->opening) control_flush(c); /* a failure shows up at the next read */
     return RG_OK;
 }
 
@@ -145,6 +149,40 @@ static int control_frames(rg_group_t *g, uint64_t now) {
     return 0;
 }
 
+/* Who is refused by every address, twice in a row, because of the keys will not be let in by trying on. */
+static void control_unfit(rg_group_t *g) {
+    rg_control_t *c = &g->control;
+    rg_group_set_errmsg(g, "coordinator %s: %s", g->cfg.coordinator, rg_tls_why(c->tls));
+    RG_LOGF(&g->log, RG_LOG_WARN, "coordinator %s: %s", g->cfg.coordinator, rg_tls_why(c->tls));
+    if (!rg_tls_unfit(c->tls)) return;
+    if (++c->unfit >= 2u * (uint32_t)g->n_coord_addr && g->phase == RG_PHASE_JOINING && !g->self_id) {
+        g->join_status = RG_ERR_REFUSED;
+        rg_wake(g);
+    }
+}
+
+static void control_is_up(rg_group_t *g, uint64_t now) {
+    g->control.up_since_ns = now;
+    rg_member_event_t ev = { .type = RG_MEV_CONTROL_UP, .now_ns = now };
+    rg_core_event(g, &ev);
+}
+
+/* Goes on with the TLS handshake. 0: still under way; else it has ended, well or with the connection gone. */
+static int control_opened(rg_group_t *g, uint64_t now) {
+    rg_control_t *c = &g->control;
+    int rc = rg_tls_handshake(c->tls);
+    if (rc == 0 && now < c->connect_by_ns) return 0;
+    if (rc > 0) {
+        c->opening = 0;
+        control_is_up(g, now);
+        return 1;
+    }
+    if (rc < 0) control_unfit(g);
+    else rg_group_set_errmsg(g, "coordinator %s: no answer in the TLS handshake", g->cfg.coordinator);
+    control_lost(g, now);
+    return 1;
+}
+
 /* Looks whether connect() has ended, and tells the core how. 0: still under way. */
 static int control_connected(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
@@ -160,9 +198,14 @@ static int control_connected(rg_group_t *g, uint64_t now) {
         return 1;
     }
     c->connecting = 0;
-    c->up_since_ns = now;
-    rg_member_event_t ev = { .type = RG_MEV_CONTROL_UP, .now_ns = now };
-    rg_core_event(g, &ev);
+    if (!g->tls) {
+        control_is_up(g, now);
+    } else if ((c->tls = rg_tls_new(g->tls, c->fd, 0, 0))) {
+        c->opening = 1;
+    } else {
+        rg_group_set_errmsg(g, "coordinator %s: no memory for TLS", g->cfg.coordinator);
+        control_lost(g, now);
+    }
     return 1;
 }
 
@@ -173,19 +216,22 @@ int rg_control_poll(rg_group_t *g, uint64_t now) {
         return 0;
     }
     if (c->connecting && (!control_connected(g, now) || c->fd < 0)) return c->fd < 0;
+    if (c->opening && (!control_opened(g, now) || c->fd < 0)) return c->fd < 0;
     /* A coordinator that has closed the connection may have said why: what it sent is read first. */
     int any = 0, dead = 0, cut = control_flush(c) != 0;
     while (c->fd >= 0 && !dead) {
         if (!buffer_reserve(&c->in, &c->in_cap, c->in_len + 16384)) break;
         size_t room = c->in_cap - c->in_len;
-        ssize_t n = recv(c->fd, c->in + c->in_len, room, 0);
+        ssize_t n = rg_net_recv(c->fd, c->tls, c->in + c->in_len, room);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
         if (n <= 0) {
+            if (n < 0 && *rg_tls_why(c->tls)) control_unfit(g);
             dead = 1;
             break;
         }
         any = 1;
+        c->unfit = 0;
         c->in_len += (size_t)n;
         dead = control_frames(g, now) != 0;
         if ((size_t)n < room && !cut) break;

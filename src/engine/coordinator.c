@@ -7,8 +7,10 @@
 
 #include "config.h"
 #include "core/core.h"
+#include "core/wire.h"
 #include "observe/log.h"
 #include "os/os.h"
+#include "os/tls.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -46,6 +48,8 @@ struct co_conn {
     uv_poll_t poll;
     rg_coordinator_t *co;
     int fd;
+    int opening;   /* with TLS: it has not proved yet that it may be here */
+    rg_tls_t *tls; /* NULL: plain, or its first message has not come yet */
     uint64_t id;
     struct co_group *group; /* NULL: a stranger, a status client, or given up */
     uint8_t *in, *out;
@@ -68,6 +72,9 @@ struct rg_coordinator {
     uint64_t resume_ns; /* accepting is paused until then; 0: it is not */
     char address[96];
     rg_log_t log;
+    rg_tls_ctx_t *tls;  /* NULL: without TLS */
+    uint64_t log_at;    /* when the next line about a stranger may be logged, */
+    uint32_t log_muted; /* and how many were not */
     uint32_t max_members, max_groups, heartbeat_ms;
     uint64_t owner, sequence;
     struct co_group **groups;
@@ -113,6 +120,7 @@ static void co_doom(struct co_conn *c) {
 
 static void co_conn_freed(uv_handle_t *h) {
     struct co_conn *c = h->data;
+    rg_tls_free(c->tls);
     close(c->fd);
     free(c->in);
     free(c->out);
@@ -132,13 +140,15 @@ static void co_conn_close(struct co_conn *c) {
 static void co_on_conn(uv_poll_t *h, int status, int events);
 
 static void co_watch(struct co_conn *c) {
-    int events = (c->closing ? UV_DISCONNECT : UV_READABLE) | (c->out_len > c->out_off ? UV_WRITABLE : 0);
+    int events = (c->closing ? UV_DISCONNECT : UV_READABLE) |
+                 (c->out_len > c->out_off || rg_net_unsent(c->tls) ? UV_WRITABLE : 0);
     if (uv_poll_start(&c->poll, events, co_on_conn)) co_doom(c);
 }
 
 static void co_flush(struct co_conn *c) {
-    while (c->out_off < c->out_len) {
-        ssize_t n = send(c->fd, c->out + c->out_off, c->out_len - c->out_off, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (c->tls && rg_tls_flush(c->tls) < 0) co_doom(c);
+    while (!c->doomed && c->out_off < c->out_len) {
+        ssize_t n = rg_net_send(c->fd, c->tls, c->out + c->out_off, c->out_len - c->out_off);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
         if (n <= 0) {
@@ -149,12 +159,9 @@ static void co_flush(struct co_conn *c) {
     }
     if (c->out_off == c->out_len) {
         c->out_off = c->out_len = 0;
-        if (c->closing) {
-            co_doom(c);
-            return;
-        }
+        if (c->closing && !rg_net_unsent(c->tls)) co_doom(c);
     }
-    co_watch(c);
+    if (!c->doomed) co_watch(c);
 }
 
 static void co_send(struct co_conn *c, const uint8_t *bytes, size_t len, size_t queue_max) {
@@ -199,6 +206,80 @@ static void co_finish(struct co_conn *c) {
 static struct co_conn *co_find(rg_coordinator_t *co, uint64_t id) {
     struct co_conn *c = co->slots[id & (CO_SLOTS - 1)];
     return c && c->id == id ? c : NULL;
+}
+
+/* ---- Strangers -------------------------------------------------------------------------------------------------- */
+
+/* Whoever knocks without end must not fill the log: a line a second, and how many there were besides. */
+static void co_log_stranger(struct co_conn *c, const char *why) {
+    rg_coordinator_t *co = c->co;
+    struct sockaddr_storage ss;
+    socklen_t len = sizeof ss;
+    char from[96] = "?", more[48] = "";
+    uint64_t now = rg_os_now_ns();
+    if (now < co->log_at) {
+        co->log_muted++;
+        return;
+    }
+    if (!getpeername(c->fd, (struct sockaddr *)&ss, &len)) rg_os_addr_text((struct sockaddr *)&ss, from, sizeof from);
+    if (co->log_muted) snprintf(more, sizeof more, " (and %u more that were closed)", co->log_muted);
+    co->log_muted = 0;
+    co->log_at = now + 1000000000ull;
+    RG_LOGF(&co->log, RG_LOG_WARN, "coordinator: connection from %s refused: %s%s", from, why, more);
+}
+
+/* Says why in the form that every version reads without TLS, and closes. */
+static void co_refuse(struct co_conn *c, rg_status_t status, const char *text) {
+    uint8_t out[RG_CORE_TEXT_MAX + 32];
+    size_t n = rg_wire_refusal(out, sizeof out, status, text);
+    if (n) co_send(c, out, n, CO_STATUS_MAX);
+    co_finish(c);
+}
+
+static void co_evict_half_open(rg_coordinator_t *co) {
+    for (struct co_conn *c = co->first; c; c = c->next)
+        if (c->opening && c->tls && !c->doomed) {
+            co_log_stranger(c, "too many handshakes were under way, and this was the oldest");
+            co_doom(c);
+            return;
+        }
+}
+
+/* A connection that has not proved yet that it may be here. Returns 1 when it has. */
+static int co_open(struct co_conn *c) {
+    rg_coordinator_t *co = c->co;
+    if (!c->tls) {
+        switch (rg_tls_look(c->fd)) {
+        case RG_TLS_LOOK_LATER: return 0;
+        case RG_TLS_LOOK_GONE: co_doom(c); return 0;
+        case RG_TLS_LOOK_OTHER:
+            co_log_stranger(c, "it does not speak TLS, which this coordinator asks for (RG_TLS)");
+            if (recv(c->fd, c->in, c->in_cap, MSG_DONTWAIT) < 0)
+                co_doom(c); /* what is unread would cut the answer off */
+            co_refuse(
+                c, RG_ERR_REFUSED,
+                "the coordinator takes TLS connections only: set RG_TLS=on and the group's key (RG_TLS_PSK_FILE) or "
+                "certificates");
+            return 0;
+        case RG_TLS_LOOK_HELLO: break;
+        }
+        if (rg_tls_half_open(co->tls) >= RG_TLS_HALF_OPEN_MAX) co_evict_half_open(co);
+        c->tls = rg_tls_new(co->tls, c->fd, 1, 0);
+        if (!c->tls) {
+            co_log_stranger(c, "more handshakes begin than are allowed in a second, or there is no memory for them");
+            co_doom(c);
+            return 0;
+        }
+    }
+    int rc = rg_tls_handshake(c->tls);
+    if (rc < 0) {
+        co_log_stranger(c, rg_tls_why(c->tls));
+        co_doom(c);
+        return 0;
+    }
+    if (rc) c->opening = 0;
+    else co_watch(c);
+    return rc;
 }
 
 /* ---- Groups ---------------------------------------------------------------------------------------------------- */
@@ -381,12 +462,9 @@ static void co_answer_status(struct co_conn *c) {
 
 /* Who asks for one group too many is told so; without an answer it would dial until its time-out. */
 static void co_refuse_group(struct co_conn *c) {
-    uint8_t out[RG_CORE_TEXT_MAX + 32];
     char text[RG_CORE_TEXT_MAX];
     snprintf(text, sizeof text, "the coordinator has %u groups already; raise its RG_MAX_GROUPS", c->co->n_groups);
-    size_t n = rg_wire_refusal(out, sizeof out, RG_ERR_RESOURCE, text);
-    if (n) co_send(c, out, n, CO_STATUS_MAX);
-    co_finish(c);
+    co_refuse(c, RG_ERR_RESOURCE, text);
 }
 
 static void co_first_frame(struct co_conn *c, const uint8_t *bytes, size_t len) {
@@ -416,6 +494,11 @@ static int co_frames(struct co_conn *c) {
     while (c->in_len - at >= 4) {
         const uint8_t *h = c->in + at;
         size_t len = h[0] | (size_t)h[1] << 8 | (size_t)h[2] << 16 | (size_t)h[3] << 24;
+        if (!c->group && !c->tls && rg_tls_is_hello(h, 4)) {
+            co_log_stranger(c, "it speaks TLS, which this coordinator runs without (RG_TLS)");
+            co_refuse(c, RG_ERR_REFUSED, "the coordinator runs without TLS");
+            return 0;
+        }
         if (!len || len > (c->group ? RG_CORE_MAX_MESSAGE : CO_FIRST_FRAME_MAX)) {
             co_doom(c);
             return 0;
@@ -446,11 +529,13 @@ static int co_frames(struct co_conn *c) {
 }
 
 static void co_read(struct co_conn *c) {
-    for (int turn = 0; turn < 8; turn++) { /* others want their turn too */
-        ssize_t n = recv(c->fd, c->in + c->in_len, c->in_cap - c->in_len, MSG_DONTWAIT);
+    /* Others want their turn too; but what TLS holds back wakes nobody. */
+    for (int turn = 0; turn < 8 || (c->tls && rg_tls_more(c->tls)); turn++) {
+        ssize_t n = rg_net_recv(c->fd, c->tls, c->in + c->in_len, c->in_cap - c->in_len);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (n <= 0) {
+            if (c->tls && !c->group && *rg_tls_why(c->tls)) co_log_stranger(c, rg_tls_why(c->tls));
             co_doom(c);
             return;
         }
@@ -465,7 +550,7 @@ static void co_on_conn(uv_poll_t *h, int status, int events) {
     if (c->closed) return;
     if (status < 0) co_doom(c);
     if (!c->doomed && (events & UV_WRITABLE)) co_flush(c);
-    if (!c->doomed && !c->closing && (events & UV_READABLE)) co_read(c);
+    if (!c->doomed && !c->closing && (events & UV_READABLE) && (!c->opening || co_open(c))) co_read(c);
     if (!c->doomed && c->closing && (events & UV_DISCONNECT)) co_doom(c);
     co_settle(co);
 }
@@ -493,6 +578,7 @@ static void co_accepted(rg_coordinator_t *co, int fd) {
     c->poll.data = c;
     c->co = co;
     c->fd = fd;
+    c->opening = co->tls != NULL;
     c->in_cap = CO_FIRST_FRAME_MAX + 4;
     c->id = ++co->sequence << 16 | (uint32_t)slot;
     co->slots[slot] = c;
@@ -569,6 +655,7 @@ static void *co_main(void *arg) {
 static void co_free(rg_coordinator_t *co) {
     for (uint32_t k = 0; k < co->n_listen; k++) close(co->listen_fd[k]);
     for (uint32_t i = 0; i < co->n_groups; i++) co_group_free(co->groups[i]);
+    rg_tls_close(co->tls);
     free(co->groups);
     free(co->slots);
     free(co);
@@ -647,6 +734,23 @@ static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err) {
     return rg_fail(err, RG_ERR_SYSTEM, -rc, "coordinator: cannot start its thread: %s", strerror(-rc));
 }
 
+/* What somebody who starts it had better know. */
+static void co_log_security(rg_coordinator_t *co) {
+    struct sockaddr_storage ss;
+    socklen_t len = sizeof ss;
+    int inward = 1;
+    for (uint32_t k = 0; k < co->n_listen; k++)
+        if (!getsockname(co->listen_fd[k], (struct sockaddr *)&ss, &len))
+            inward &= rg_os_is_loopback((struct sockaddr *)&ss);
+    if (*rg_tls_warning(co->tls)) RG_LOGF(&co->log, RG_LOG_WARN, "coordinator: %s", rg_tls_warning(co->tls));
+    if (!co->tls && !inward)
+        RG_LOGF(
+            &co->log, RG_LOG_WARN,
+            "coordinator: %s can be reached from other hosts and RG_TLS is off: whoever reaches it can join, and all "
+            "traffic is readable",
+            co->address);
+}
+
 rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coordinator_t **out, rg_error_t *err) {
     rg_coordinator_config_t c;
     char *strings;
@@ -675,7 +779,9 @@ rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coord
         rg_fail(err, status, errno, "coordinator: no random numbers: %s", strerror(errno));
         goto fail;
     }
+    if ((status = rg_tls_open(&RG_TLS_FILES(&c), &co->tls, err))) goto fail;
     if ((status = co_listen(co, c.listen, err))) goto fail;
+    co_log_security(co);
     if ((status = co_run(co, err))) goto fail;
     rg_config_free(strings);
     *out = co;
@@ -700,6 +806,13 @@ void rg_coordinator_stop(rg_coordinator_t *co) {
 
 /* ---- Asking a coordinator -------------------------------------------------------------------------------------- */
 
+struct co_asked {
+    const char *address;
+    int fd;
+    rg_tls_t *tls;
+    uint64_t deadline;
+};
+
 /* Waits until fd is ready; 0, or a negative status. */
 static rg_status_t co_ask_wait(int fd, short events, uint64_t deadline, const char *address, rg_error_t *err) {
     for (;;) {
@@ -713,17 +826,20 @@ static rg_status_t co_ask_wait(int fd, short events, uint64_t deadline, const ch
     }
 }
 
-static rg_status_t co_ask_move(int fd, uint8_t *buf, size_t len, int out, uint64_t deadline, const char *address,
-                               rg_error_t *err) {
-    while (len) {
-        ssize_t n = out ? send(fd, buf, len, MSG_NOSIGNAL) : recv(fd, buf, len, 0);
+static rg_status_t co_ask_move(struct co_asked *a, uint8_t *buf, size_t len, int out, rg_error_t *err) {
+    const char *address = a->address;
+    int fd = a->fd;
+    while (len || (out && rg_net_unsent(a->tls))) {
+        ssize_t n = out ? rg_net_send(fd, a->tls, buf, len) : rg_net_recv(fd, a->tls, buf, len);
         if (n > 0) {
             buf += n;
             len -= (size_t)n;
         } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            rg_status_t status = co_ask_wait(fd, out ? POLLOUT : POLLIN, deadline, address, err);
+            rg_status_t status = co_ask_wait(fd, out ? POLLOUT : POLLIN, a->deadline, address, err);
             if (status) return status;
         } else if (n == 0 || errno != EINTR) {
+            if (*rg_tls_why(a->tls))
+                return rg_fail(err, RG_ERR_REFUSED, 0, "status of %s: %s", address, rg_tls_why(a->tls));
             return rg_fail(err, RG_ERR_COORDINATOR, n ? errno : 0,
                            "status of %s: %s (is a coordinator listening there?)", address,
                            n ? strerror(errno) : "the connection was closed");
@@ -732,41 +848,80 @@ static rg_status_t co_ask_move(int fd, uint8_t *buf, size_t len, int out, uint64
     return RG_OK;
 }
 
-static rg_status_t co_ask(int fd, uint64_t deadline, const char *address, char **json, rg_error_t *err) {
+static rg_status_t co_ask_open(struct co_asked *a, rg_tls_ctx_t *ctx, rg_error_t *err) {
+    rg_status_t status = co_ask_wait(a->fd, POLLOUT, a->deadline, a->address, err);
+    int rc = 0;
+    if (status || !ctx) return status;
+    a->tls = rg_tls_new(ctx, a->fd, 0, 0);
+    if (!a->tls) return rg_fail(err, RG_ERR_NOMEM, 0, "status of %s: out of memory", a->address);
+    while (!status && (rc = rg_tls_handshake(a->tls)) == 0)
+        status = co_ask_wait(a->fd, rg_tls_unsent(a->tls) ? POLLOUT : POLLIN, a->deadline, a->address, err);
+    return rc < 0 ? rg_fail(err, RG_ERR_REFUSED, 0, "status of %s: %s", a->address, rg_tls_why(a->tls)) : status;
+}
+
+/* What answers may be a refusal, in the form in which a member would get it. */
+static rg_status_t co_ask_refused(struct co_asked *a, const char *text, size_t len, rg_error_t *err) {
+    rg_r_t r = { (const uint8_t *)text, len, 0, 0 };
+    char why[RG_CORE_TEXT_MAX] = "";
+    uint16_t version;
+    if (rg_r_header(&r, &version) != RG_MSG_REFUSE) return RG_OK;
+    rg_r_u32(&r);
+    rg_r_text(&r, why, sizeof why);
+    return rg_fail(err, RG_ERR_REFUSED, 0, "status of %s: %s", a->address, why);
+}
+
+static rg_status_t co_ask(struct co_asked *a, rg_tls_ctx_t *ctx, char **json, rg_error_t *err) {
     uint8_t h[4], ask[4 + sizeof co_status_word] = { sizeof co_status_word, 0, 0, 0 };
-    rg_status_t status = co_ask_wait(fd, POLLOUT, deadline, address, err);
+    rg_status_t status = co_ask_open(a, ctx, err);
     memcpy(ask + 4, co_status_word, sizeof co_status_word);
-    if (!status) status = co_ask_move(fd, ask, sizeof ask, 1, deadline, address, err);
-    if (!status) status = co_ask_move(fd, h, sizeof h, 0, deadline, address, err);
+    if (!status) status = co_ask_move(a, ask, sizeof ask, 1, err);
+    if (!status) status = co_ask_move(a, h, sizeof h, 0, err);
     if (status) return status;
     size_t len = h[0] | (size_t)h[1] << 8 | (size_t)h[2] << 16 | (size_t)h[3] << 24;
     if (!len || len > CO_STATUS_MAX)
-        return rg_fail(err, RG_ERR_PROTOCOL, 0, "status of %s: what answers there is no coordinator", address);
+        return rg_fail(err, RG_ERR_PROTOCOL, 0, "status of %s: what answers there is no coordinator", a->address);
     char *text = malloc(len + 1);
-    if (!text) return rg_fail(err, RG_ERR_NOMEM, 0, "status of %s: out of memory", address);
-    status = co_ask_move(fd, (uint8_t *)text, len, 0, deadline, address, err);
+    if (!text) return rg_fail(err, RG_ERR_NOMEM, 0, "status of %s: out of memory", a->address);
+    status = co_ask_move(a, (uint8_t *)text, len, 0, err);
     text[len] = 0;
+    if (!status) status = co_ask_refused(a, text, len, err);
     if (status) free(text);
     else *json = text;
     return status;
 }
 
-rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err) {
+static rg_status_t co_ask_any(struct co_asked *a, rg_tls_ctx_t *ctx, char **json, rg_error_t *err) {
     struct sockaddr_storage addrs[8];
-    uint64_t deadline = rg_os_now_ns() + (timeout_ms ? timeout_ms : 5000) * 1000000ull;
     rg_status_t status = RG_ERR_COORDINATOR;
-    if (!address || !json) return rg_fail(err, RG_ERR_INVALID, 0, "rg_coordinator_status: address or json is NULL");
-    *json = NULL;
-    int n = rg_os_resolve(address, addrs, 8, err);
+    int n = rg_os_resolve(a->address, addrs, 8, err);
     if (n < 0) return (rg_status_t)n;
-    if (n == 0) return rg_fail(err, status, 0, "status of %s: no usable address", address);
+    if (n == 0) return rg_fail(err, status, 0, "status of %s: no usable address", a->address);
     for (int i = 0; i < n; i++) {
         socklen_t len = addrs[i].ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-        int fd = rg_os_connect((struct sockaddr *)&addrs[i], len, err);
-        status = fd < 0 ? (rg_status_t)fd : co_ask(fd, deadline, address, json, err);
-        if (fd >= 0) close(fd);
+        a->fd = rg_os_connect((struct sockaddr *)&addrs[i], len, err);
+        status = a->fd < 0 ? (rg_status_t)a->fd : co_ask(a, ctx, json, err);
+        rg_tls_free(a->tls);
+        a->tls = NULL;
+        if (a->fd >= 0) close(a->fd);
         if (!status) break;
     }
+    return status;
+}
+
+rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err) {
+    struct co_asked a = { .address = address, .fd = -1 };
+    rg_coordinator_config_t c;
+    rg_tls_ctx_t *ctx = NULL;
+    char *strings;
+    a.deadline = rg_os_now_ns() + (timeout_ms ? timeout_ms : 5000) * 1000000ull;
+    if (!address || !json) return rg_fail(err, RG_ERR_INVALID, 0, "rg_coordinator_status: address or json is NULL");
+    *json = NULL;
+    rg_status_t status = rg_coordinator_config_resolve(NULL, &c, &strings, err);
+    if (status) return status;
+    status = rg_tls_open(&RG_TLS_FILES(&c), &ctx, err);
+    if (!status) status = co_ask_any(&a, ctx, json, err);
+    rg_tls_close(ctx);
+    rg_config_free(strings);
     return status;
 }
 

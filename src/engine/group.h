@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 #include "observe/log.h"
 #include "os/os.h"
+#include "os/tls.h"
 #include "regroup.h"
 #include "regroup_transport.h"
 #include "sched/sched.h"
@@ -24,6 +25,9 @@
 typedef struct rg_control {
     int fd;         /* -1 when there is none */
     int connecting; /* connect() has not ended */
+    int opening;    /* connected, and TLS is not there yet */
+    rg_tls_t *tls;  /* NULL: without TLS */
+    uint32_t unfit; /* TLS handshakes in a row that were refused, by either side */
     int renew;      /* open, but perhaps dead: take a new one unless something comes */
     uint64_t retry_at_ns, backoff_ns, connect_by_ns, up_since_ns;
     uint8_t *in;
@@ -296,6 +300,7 @@ struct rg_group {
     rg_tp_t *tp;
     int others_fill; /* peers' threads run the reductions of our receives: they must not keep our undo log */
     rg_control_t control;
+    rg_tls_ctx_t *tls; /* NULL: without TLS; also the transport's */
     struct sockaddr_storage coord_addr[8];
     int n_coord_addr, next_coord_addr;
     uint64_t last_control_ns, last_idle_poll_ns;

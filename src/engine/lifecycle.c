@@ -56,7 +56,7 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
                        "inproc for members that are threads of one process",
                        g->cfg.transport);
     rg_os_addr_text((const struct sockaddr *)&g->coord_addr[0], hint, sizeof hint);
-    rg_tp_config_t tc = { .config = &g->cfg, .remote_hint = hint, .log = transport_log, .log_user = &g->log };
+    rg_tp_config_t tc = { .config = &g->cfg, .remote_hint = hint, .tls = g->tls, .log = transport_log, .log_user = &g->log };
     memcpy(tc.identity, p->identity, sizeof tc.identity);
     rg_status_t st = RG_ERR_INVALID;
     if (own_name_means_loopback(g)) {
@@ -168,6 +168,8 @@ static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err
                      : rg_fail(err, RG_ERR_INVALID, 0, "coordinator %s: no address", g->cfg.coordinator);
     }
     if (st == RG_OK) st = rg_tuning_load(g, err);
+    if (st == RG_OK) st = rg_tls_open(&RG_TLS_FILES(&g->cfg), &g->tls, err);
+    if (st == RG_OK && *rg_tls_warning(g->tls)) RG_LOGF(&g->log, RG_LOG_WARN, "%s", rg_tls_warning(g->tls));
     if (st == RG_OK) st = rg_os_random(p->identity, sizeof p->identity);
     if (st == RG_OK) st = open_descriptors(g, err);
     if (st == RG_OK) st = open_transport(g, p, err);
@@ -258,6 +260,7 @@ void rg_group_free(rg_group_t *g) {
     rg_kept_free_all(g);
     if (g->tp) g->tp_ops->close(g->tp);
     rg_control_close(&g->control);
+    rg_tls_close(g->tls);
     for (uint32_t i = 0; i < g->n_ops; i++) rg_op_destroy(g->ops[i]);
     free(g->ops);
     g->ops = NULL;

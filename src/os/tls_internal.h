@@ -1,0 +1,50 @@
+/* tls_internal.h: what the two files of TLS share: tls_ctx.c reads keys and certificates and answers OpenSSL's
+ * questions about them, tls.c moves bytes. Only these two files include OpenSSL's headers in the library. It must not
+ * be included elsewhere: everybody else knows tls.h. */
+#ifndef RG_TLS_INTERNAL_H
+#define RG_TLS_INTERNAL_H
+
+#include "os/tls.h"
+
+#include <openssl/ssl.h>
+
+#define TLS_KEYS_MAX 8    /* group keys in one file: the first is used, all are accepted */
+#define TLS_KEY_MIN 16    /* bytes */
+#define TLS_KEY_MAX 64    /* bytes */
+#define TLS_MARK 16       /* hexadecimal digits that tell keys apart without telling them */
+#define TLS_IDENTITY 64   /* room for what a handshake calls a key: a prefix and the mark */
+#define TLS_BATCH 131072u /* bytes that are encrypted before they are handed to the kernel */
+
+typedef struct tls_psk {
+    char identity[TLS_IDENTITY];
+    SSL_SESSION *session;
+} tls_psk_t;
+
+struct rg_tls_ctx {
+    SSL_CTX *ssl;
+    BIO_METHOD *bio;
+    int psk; /* keys, not certificates */
+    uint32_t n_keys;
+    tls_psk_t key[TLS_KEYS_MAX];
+    uint64_t rekey_bytes;
+    uint32_t half_open; /* server: handshakes under way */
+    double tokens;      /* server: handshakes that may begin, */
+    uint64_t tokens_at; /* as of then */
+    char warning[320];
+};
+
+struct rg_tls {
+    SSL *ssl;
+    rg_tls_ctx_t *ctx;
+    int fd, server, bulk;
+    int up, failed, more, unfit;
+    uint8_t *out; /* encrypted, not sent yet */
+    size_t out_off, out_len, out_cap;
+    uint64_t keyed;               /* bytes sent with the present key */
+    char their_key[TLS_MARK + 1]; /* server: mark of the key that the other side offered and nobody here knows */
+    char why[256];
+};
+
+BIO_METHOD *rg_tls_bio(void); /* tls.c: how OpenSSL reads and writes a connection's bytes */
+
+#endif
