@@ -15,6 +15,7 @@ static const char tool_help[] =
     "  bench         measure a collective and check its results\n"
     "  explain       which algorithm a collective takes, and why\n"
     "  tune          measure all algorithms and write down the best\n"
+    "  stress        kill, stop and cut off workers of a group at random and check that it holds\n"
     "  status        show the members that a coordinator knows\n"
     "  version       print the version\n"
     "\n"
@@ -65,7 +66,8 @@ int main(int argc, char **argv) {
         const char *name;
         int (*run)(int argc, char **argv);
     } commands[] = { { "coordinator", tool_coordinator }, { "run", tool_run },         { "bench", tool_bench },
-                     { "status", tool_status },           { "explain", tool_explain }, { "tune", tool_tune } };
+                     { "status", tool_status },           { "explain", tool_explain }, { "tune", tool_tune },
+                     { "stress", tool_stress },           { "stress-worker", tool_stress_worker } };
     const char *name = argc > 1 ? argv[1] : NULL;
     if (!name) {
         fputs(tool_help, stderr);

@@ -17,6 +17,8 @@ int tool_bench(int argc, char **argv);
 int tool_status(int argc, char **argv);
 int tool_explain(int argc, char **argv);
 int tool_tune(int argc, char **argv);
+int tool_stress(int argc, char **argv);
+int tool_stress_worker(int argc, char **argv); /* started by tool_stress() alone */
 
 /* Runs member(arg) in n forked processes with a coordinator of their own, which the environment (RG_...) tells them;
  * the group is called like the command. Returns the first code other than 0 that one of them ends with. */

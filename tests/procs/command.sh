@@ -34,9 +34,9 @@ seen() { # TEXT FILE: waits up to 20 s
 ok no_command__usage exits 2
 ok unknown_command__usage both 2 "no command" frobnicate
 ok help__on_standard_output both 0 "usage: regroup" --help
-for c in coordinator run bench explain tune status; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
+for c in coordinator run bench explain tune stress status; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
 ok version__printed both 0 "regroup [0-9]" version
-for c in coordinator run bench explain tune status; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
+for c in coordinator run bench explain tune stress status; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
 ok run__without_a_program both 2 "no program" run -n 2
 ok run__bad_fault both 2 "not what this option takes" run -n 2 --kill 1 -- true
 ok run__fault_of_a_peer_that_is_none both 2 "there is no peer 9" run -n 2 --kill 9@1 -- true
