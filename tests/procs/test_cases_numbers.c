@@ -94,6 +94,92 @@ static int indivisible(int n, const char *algorithm) {
     return procs_cluster_with(&cfg, n, indivisible_body, NULL, 40) == 0;
 }
 
+/* ---- 06: calls that differ ----------------------------------------------------------------------------------------
+ */
+
+#define DIFFER_MOST 600000u
+#define GUARD 2000u
+
+struct differ {
+    uint32_t kind, count, odd; /* the member that differs */
+};
+
+static const char *const differ_kinds[] = { "all_reduce", "reduce", "reduce_scatter", "all_gather",
+                                            "broadcast",  "gather", "scatter",        "all_to_all" };
+
+/* The odd one asks for one element less. Buffers have room for all. */
+static rg_status_t differ_call(rg_group_t *g, const struct differ *d, int rank, float *in, float *out, rg_opts_t *o) {
+    uint64_t n = d->count - (d->odd == (uint32_t)rank);
+    switch (d->kind) {
+    case 0: return rg_all_reduce(g, in, out, n, RG_F32, RG_SUM, o, NULL);
+    case 1: return rg_reduce(g, in, out, n, RG_F32, RG_SUM, 0, o, NULL);
+    case 2: return rg_reduce_scatter(g, in, out, n, RG_F32, RG_SUM, o, NULL);
+    case 3: return rg_all_gather(g, in, out, n, RG_F32, o, NULL);
+    case 4: return rg_broadcast(g, in, n, RG_F32, 0, o, NULL);
+    case 5: return rg_gather(g, in, out, n, RG_F32, 0, o, NULL);
+    case 6: return rg_scatter(g, in, out, n, RG_F32, 0, o, NULL);
+    default: return rg_all_to_all(g, in, out, n, RG_F32, o, NULL);
+    }
+}
+
+static uint64_t count_other(const float *p, uint64_t n, float base) {
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < n; i++) wrong += p[i] != base + (float)(i % 1000);
+    return wrong;
+}
+
+static void fill(float *p, uint64_t n, float base) {
+    for (uint64_t i = 0; i < n; i++) p[i] = base + (float)(i % 1000);
+}
+
+/* Everybody hears MISMATCH with both sides named; inputs are as they were, and so are the outputs of reductions, which
+ * get nothing but values in which all members have a share. The others' outputs hold anything, within their bounds. */
+static int differ_body(rg_group_t *g, int rank, int n, void *arg) {
+    static const uint32_t counts[] = { 9, 3000, 40000, 200000 };
+    float *in = malloc(DIFFER_MOST * sizeof *in), *out = malloc((DIFFER_MOST + 2 * GUARD) * sizeof *out);
+    (void)arg;
+    PROCS_REQUIRE(in && out, "memory");
+    for (uint32_t k = 0; k < 8 * 4 * 3; k++) {
+        struct differ d = { .kind = k % 8, .count = counts[k / 8 % 4], .odd = k / 32 };
+        rg_result_t res = RG_RESULT_INIT;
+        rg_opts_t o = RG_OPTS_INIT;
+        o.result = &res;
+        fill(in, DIFFER_MOST, 1);
+        fill(out, DIFFER_MOST + 2 * GUARD, 5);
+        uint64_t t = procs_now();
+        rg_status_t st = differ_call(g, &d, rank, in, out + GUARD, &o);
+        double ms = (double)(procs_now() - t) / 1e6;
+        const char *what = differ_kinds[d.kind];
+        PROCS_REQUIRE(st == RG_ERR_MISMATCH && strstr(res.text, "; rank") && ms < 3000, "%s of %u: %s %s after %.0f ms",
+                      what, d.count, rg_status_name(st), res.text, ms);
+        PROCS_REQUIRE(!count_other(in, DIFFER_MOST, 1), "%s of %u: the input is not intact", what, d.count);
+        PROCS_REQUIRE(!count_other(out, GUARD, 5), "%s of %u: written before the output", what, d.count);
+        uint64_t most = (uint64_t)d.count * (d.kind == 3 || d.kind == 5 || d.kind == 7 ? (uint64_t)n : 1);
+        uint64_t from = d.kind <= 2 ? GUARD : GUARD + most; /* index 1000 k has the value that index 0 has */
+        from = (from + 999) / 1000 * 1000;
+        PROCS_REQUIRE(!count_other(out + from, DIFFER_MOST + 2 * GUARD - from, 5), "%s of %u: written to", what,
+                      d.count);
+        if (d.kind <= 2)
+            for (uint64_t i = 0; i < from; i++)
+                PROCS_REQUIRE(out[i] == 5 + (float)(i % 1000), "%s of %u: element %llu was written", what, d.count,
+                              (unsigned long long)i);
+        PROCS_REQUIRE(in_step(g, n), "%s of %u: the operation after it", what, d.count);
+    }
+    fill(out, 1000, 5);
+    out[3] = 0;
+    PROCS_REQUIRE(count_other(out, 1000, 5) == 1, "planted: a value that was written is not seen");
+    free(in);
+    free(out);
+    return rg_group_leave(g) != RG_OK;
+}
+
+static int differing(const char *transport, const char *algorithm) {
+    rg_config_t cfg = procs_config(NULL, NULL, 0, 0);
+    cfg.transport = transport;
+    cfg.algorithm = algorithm;
+    return procs_cluster_with(&cfg, 3, differ_body, NULL, 60) == 0;
+}
+
 /* ---- What all members have, compared ----------------------------------------------------------------------------- */
 
 #define ROOM 8192
@@ -309,6 +395,12 @@ void cases_numbers(void) {
         snprintf(name, sizeof name, "case_03__counts_that_divide_by_nothing__exact__%d", n);
         CASE(name, indivisible(n, NULL) && indivisible(n, "all_reduce=ring,reduce_scatter=ring"));
     }
+    CASE("case_06__calls_that_differ_over_tcp__all_told_and_nothing_overwritten", differing("tcp", NULL));
+    CASE("case_06__calls_that_differ_through_shm__all_told_and_nothing_overwritten", differing("shm", NULL));
+    CASE("case_06__calls_that_differ_in_rings__all_told_and_nothing_overwritten",
+         differing("tcp", "all_reduce=ring,reduce_scatter=ring,all_gather=ring,broadcast=ring"));
+    CASE("case_06__calls_that_differ_in_trees__all_told_and_nothing_overwritten",
+         differing("shm", "all_reduce=tree,reduce=tree,broadcast=tree,gather=tree"));
     for (int n = 3; n <= 4; n++) {
         snprintf(name, sizeof name, "case_07__nan_on_each_rank_in_turn__same_on_all__%d", n);
         CASE(name, procs_cluster(n, nan_body, r, 60) == 0);
