@@ -179,7 +179,7 @@ int procs_cluster_with(const rg_config_t *cfg, int n, procs_body body, void *arg
     for (int i = 0; i < n; i++) {
         double left = (double)((int64_t)(until - procs_now())) / 1e9;
         int rc = procs_end(pids[i], left > 0.1 ? left : 0.1);
-        if (rc > 256) fprintf(stderr, "member %d was ended by signal %d\n", i, rc - 256);
+        if (rc > 256 && rc != 256 + SIGKILL) fprintf(stderr, "member %d was ended by signal %d\n", i, rc - 256);
         bad += rc != 0;
     }
     return bad + (procs_coordinator_stop(&co) != 0);

@@ -355,6 +355,80 @@ static int two_of_one_name(void) {
     return ok;
 }
 
+/* ---- 50 and 51: reports from elsewhere -------------------------------------------------------------------------- */
+
+#define COLUMNS 3
+
+/* An all-reduce until only `want` members have a share in it. */
+static int until_share(rg_group_t *g, uint32_t want, const char *what) {
+    uint64_t until = procs_now() + 8000000000ull;
+    uint32_t got = 0;
+    while (got != want && procs_now() < until) {
+        float x = 1;
+        rg_result_t res = RG_RESULT_INIT;
+        rg_opts_t opts = RG_OPTS_INIT;
+        opts.result = &res;
+        rg_status_t st = rg_all_reduce(g, &x, &x, 1, RG_F32, RG_SUM, &opts, NULL);
+        PROCS_REQUIRE(st == RG_OK && x == (float)res.contributors, "%s: %s %s", what, rg_status_name(st), res.text);
+        got = res.contributors;
+    }
+    PROCS_REQUIRE(got == want, "%s: %u have a share, wanted %u", what, got, want);
+    return 0;
+}
+
+/* Rows and columns overlap; one member of each row dies at the same moment. Whoever is left has a row and a column that
+ * work, in whatever order they are used: members of one row do not wait for each other's columns. */
+static int rows_and_columns(rg_group_t *g, int rank, int n, void *arg) {
+    volatile int *ready = arg;
+    static const int dies[] = { 1, 5 };
+    int row = rank / COLUMNS, column = rank % COLUMNS;
+    rg_group_t *mine[2];
+    uint32_t left[2] = { COLUMNS, (uint32_t)(n / COLUMNS) };
+    PROCS_REQUIRE(!rg_group_split(g, (uint32_t)row, (uint32_t)rank, NULL, &mine[0]), "rows");
+    PROCS_REQUIRE(!rg_group_split(g, (uint32_t)column, (uint32_t)rank, NULL, &mine[1]), "columns");
+    for (int i = 0; i < 2; i++)
+        if (until_share(mine[i], left[i], "before")) return 1;
+    __atomic_add_fetch(ready, 1, __ATOMIC_SEQ_CST);
+    PROCS_REQUIRE(PROCS_WAIT(*ready == n, 10), "the others");
+    for (int k = 0; k < 2; k++) {
+        if (rank == dies[k]) kill(getpid(), SIGKILL);
+        left[0] -= dies[k] / COLUMNS == row;
+        left[1] -= dies[k] % COLUMNS == column;
+    }
+    for (int i = 0; i < 4; i++) { /* half of the members begin with their column */
+        int which = (i + rank) % 2;
+        if (until_share(mine[which], left[which], which ? "column" : "row")) return 1;
+    }
+    if (until_share(g, (uint32_t)n - 2, "all")) return 1;
+    for (int i = 0; i < 2; i++) rg_group_destroy(mine[i]);
+    return rg_group_leave(g) != RG_OK;
+}
+
+/* A process that ends right after its last message: what it was told has arrived is there for the other one. */
+static int sent_and_gone(rg_group_t *g, int rank, int n, void *arg) {
+    static const uint64_t counts[] = { 1, 1000, 50000, 1000000 };
+    static float x[1000000];
+    volatile int *gone = arg;
+    (void)n;
+    for (int k = 0; k < 4; k++) {
+        for (uint64_t i = 0; i < counts[k]; i++) x[i] = rank ? 0 : (float)(i % 999 + 1);
+        rg_status_t st =
+            rank ? rg_recv(g, x, counts[k], RG_F32, 0, NULL, NULL) : rg_send(g, x, counts[k], RG_F32, 1, NULL, NULL);
+        PROCS_REQUIRE(st == RG_OK, "message %d: %s", k, rg_status_name(st));
+        for (uint64_t i = 0; i < counts[k]; i++) PROCS_REQUIRE(x[i] == (float)(i % 999 + 1), "message %d", k);
+    }
+    rg_request_t *req = NULL;
+    if (rank) {
+        PROCS_REQUIRE(rg_recv(g, x, 1000, RG_F32, 0, NULL, &req) == RG_OK, "receive");
+        PROCS_REQUIRE(PROCS_WAIT(*gone, 10), "the sender");
+        PROCS_REQUIRE(rg_wait(req, NULL) == RG_OK, "a message that its sender knows to have arrived");
+        return rg_group_leave(g) != RG_OK;
+    }
+    PROCS_REQUIRE(rg_send(g, x, 1000, RG_F32, 1, NULL, NULL) == RG_OK, "send");
+    *gone = 1;
+    _exit(0); /* without a word */
+}
+
 void cases_faults(void) {
     CASE("case_14__killed_in_operations_over_tcp__known_and_nothing_kept", killed_again_and_again(12, 1u << 18, "tcp"));
     CASE("case_14__killed_in_operations_through_shm__known_and_nothing_kept",
@@ -365,6 +439,10 @@ void cases_faults(void) {
     CASE("case_39__groups_one_after_the_other__nothing_grows", loops(40, 5));
     CASE("case_40__shrinks_and_grows__ranks_and_results_right", shrink_and_grow(4));
     CASE("case_40__two_groups_of_one_name__never_meet", two_of_one_name());
+    CASE("case_50__two_die_in_overlapping_sub_groups__rows_and_columns_go_on",
+         procs_cluster(2 * COLUMNS, rows_and_columns, procs_shared(64), 40) == 2);
+    CASE("case_51__sender_ends_after_its_last_message__message_is_there",
+         procs_cluster(2, sent_and_gone, procs_shared(64), 30) == 0);
 }
 
 void cases_faults_long(void) {

@@ -63,6 +63,8 @@ static int known_in_time(struct place *p, uint64_t at) {
                       since(at, m->changed_ns)))
             return 0;
     }
+    printf("       known after %.0f and %.0f ms, heartbeat %u ms\n", since(at, p->e->m[0].changed_ns),
+           since(at, p->e->m[1].changed_ns), p->heartbeat_ms);
     return 1;
 }
 

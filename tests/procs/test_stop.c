@@ -83,6 +83,7 @@ static int stop_and_continue(uint32_t heartbeat_ms) {
      * a view change and two cores need. */
     ok = ok && SEEN(ms > deadline * 0.5 && ms < deadline * 1.25 + 250, "not found within the heartbeat deadline");
     if (!ok) fprintf(stderr, "test_stop: %.0f ms with a heartbeat of %u ms\n", ms, deadline);
+    else printf("       the others go on after %.0f ms, heartbeat %u ms\n", ms, deadline);
     uint64_t ops = s->ops[0];
     ok = ok && SEEN(PROCS_WAIT(s->ops[0] > ops + 20, 10), "the others do not go on");
     kill(pids[N - 1], SIGCONT);
