@@ -35,6 +35,7 @@ static const char bench_help[] =
     "      --alloc              buffers from rg_alloc(), which members on one host read without a copy\n"
     "      --algorithm NAME     instead of the one that is chosen (RG_ALGORITHM); `regroup explain` lists them\n"
     "      --transport NAME     auto, tcp, shm (RG_TRANSPORT)\n"
+    "      --tls                with -n: TLS with a key for this run alone (--transport tcp: all bytes go through it)\n"
     "      --check              check the result of every call (default: of the first of each size)\n"
     "      --no-check           check nothing\n"
     "  -j, --json               one JSON object instead of the table\n"
@@ -58,7 +59,7 @@ static const char bench_help[] =
 struct bench {
     struct coll c;
     uint64_t peers, min, max, factor, warmup, iters;
-    int check, json; /* check: 0 nothing, 1 first call, 2 every call */
+    int check, json, tls; /* check: 0 nothing, 1 first call, 2 every call */
     const char *coordinator, *transport;
     char algorithm[128];
     /* while it runs */
@@ -228,7 +229,7 @@ static int bench_member(void *arg) {
  * ---------------------------------------------------------------------------------------------------
  */
 
-enum { IN_PLACE = 256, CHECK, NO_CHECK, ALLOC, ALGORITHM, TRANSPORT };
+enum { IN_PLACE = 256, CHECK, NO_CHECK, ALLOC, ALGORITHM, TRANSPORT, TLS };
 
 static int bench_option(struct bench *b, int o, const char *text, const char **algorithm) {
     uint64_t v = 0;
@@ -253,6 +254,7 @@ static int bench_option(struct bench *b, int o, const char *text, const char **a
     case NO_CHECK: b->check = 0; return 1;
     case ALGORITHM: *algorithm = text; return 1;
     case TRANSPORT: b->transport = text; return 1;
+    case TLS: b->tls = 1; return 1;
     default: return 0;
     }
 }
@@ -266,6 +268,8 @@ static int bench_finish(struct bench *b, const char *algorithm, int argc, char *
     if (!b->max) b->max = b->min > 64u << 20 ? b->min : 64u << 20;
     if (b->min > b->max) return tool_usage("bench", "the smallest size is larger than the largest");
     if (b->peers && b->coordinator) return tool_usage("bench", "-n starts its own coordinator: leave out -c");
+    if (b->tls && !b->peers)
+        return tool_usage("bench", "--tls needs -n: a group that is there has its own keys (RG_TLS)");
     if (coll_reduces(b->c.kind) && b->c.op == RG_AVG && b->c.dtype < RG_F16)
         return tool_usage("bench", "there is no average of integers: --type f32, for example");
     if (b->c.in_place && (b->c.kind == COLL_SEND_RECV || b->c.kind == COLL_BARRIER))
@@ -290,6 +294,7 @@ static int bench_options(struct bench *b, int argc, char **argv) {
                                              { "alloc", no_argument, NULL, ALLOC },
                                              { "algorithm", required_argument, NULL, ALGORITHM },
                                              { "transport", required_argument, NULL, TRANSPORT },
+                                             { "tls", no_argument, NULL, TLS },
                                              { "check", no_argument, NULL, CHECK },
                                              { "no-check", no_argument, NULL, NO_CHECK },
                                              { "json", no_argument, NULL, 'j' },
@@ -316,5 +321,6 @@ int tool_bench(int argc, char **argv) {
     b.c.op = RG_SUM;
     int rc = bench_options(&b, argc, argv);
     if (rc) return rc < 0 ? TOOL_OK : rc;
+    if (b.tls && (rc = tool_try_tls("bench"))) return rc;
     return b.peers ? tool_local("bench", b.peers, bench_member, &b) : bench_member(&b);
 }

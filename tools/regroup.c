@@ -17,6 +17,7 @@ static const char tool_help[] =
     "  tune          measure all algorithms and write down the best\n"
     "  stress        kill, stop and cut off workers of a group at random and check that it holds\n"
     "  status        show the members that a coordinator knows\n"
+    "  keygen        make a group key or certificates for TLS\n"
     "  version       print the version\n"
     "\n"
     "`regroup COMMAND --help` says more. Exit code: 0 success, 1 failure, 2 wrong usage.\n"
@@ -65,9 +66,15 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } commands[] = { { "coordinator", tool_coordinator }, { "run", tool_run },         { "bench", tool_bench },
-                     { "status", tool_status },           { "explain", tool_explain }, { "tune", tool_tune },
-                     { "stress", tool_stress },           { "stress-worker", tool_stress_worker } };
+    } commands[] = { { "coordinator", tool_coordinator },
+                     { "run", tool_run },
+                     { "bench", tool_bench },
+                     { "status", tool_status },
+                     { "explain", tool_explain },
+                     { "tune", tool_tune },
+                     { "stress", tool_stress },
+                     { "stress-worker", tool_stress_worker },
+                     { "keygen", tool_keygen } };
     const char *name = argc > 1 ? argv[1] : NULL;
     if (!name) {
         fputs(tool_help, stderr);

@@ -41,6 +41,7 @@ static const char run_help[] =
     "      --heartbeat MS      a peer silent for this long is lost (2000)\n"
     "      --min-size N        members that the group waits for (as many as peers)\n"
     "  -g, --group NAME        name of the group (\"run\")\n"
+    "      --tls               encrypt and authenticate every connection (a key for this run alone)\n"
     "  -q, --quiet             neither membership changes nor summary\n"
     "      --no-prefix         lines as they are\n"
     "  -h, --help              this text\n"
@@ -84,7 +85,7 @@ struct run {
     struct fault faults[RUN_MAX_FAULTS];
     uint32_t n_faults;
     uint64_t start_ns, timeout_ns, ending_ns, last_line_ns;
-    int timed_out, interrupted, quiet, prefix, tty;
+    int timed_out, interrupted, quiet, prefix, tty, tls;
     const char *group;
     uint64_t min_size;
     char **command;
@@ -455,7 +456,7 @@ static int run_check_faults(const struct run *r) {
 }
 
 static int run_options(struct run *r, int argc, char **argv, rg_coordinator_config_t *cfg) {
-    enum { KILL = 256, STOP, JOIN, HEARTBEAT, MIN_SIZE, NO_PREFIX };
+    enum { KILL = 256, STOP, JOIN, HEARTBEAT, MIN_SIZE, NO_PREFIX, TLS };
     static const struct option options[] = { { "peers", required_argument, NULL, 'n' },
                                              { "kill", required_argument, NULL, KILL },
                                              { "stop", required_argument, NULL, STOP },
@@ -464,6 +465,7 @@ static int run_options(struct run *r, int argc, char **argv, rg_coordinator_conf
                                              { "heartbeat", required_argument, NULL, HEARTBEAT },
                                              { "min-size", required_argument, NULL, MIN_SIZE },
                                              { "group", required_argument, NULL, 'g' },
+                                             { "tls", no_argument, NULL, TLS },
                                              { "quiet", no_argument, NULL, 'q' },
                                              { "no-prefix", no_argument, NULL, NO_PREFIX },
                                              { "help", no_argument, NULL, 'h' },
@@ -487,6 +489,7 @@ static int run_options(struct run *r, int argc, char **argv, rg_coordinator_conf
         if (o == 'g') r->group = optarg;
         if (o == 'q') r->quiet = 1;
         if (o == NO_PREFIX) r->prefix = 0;
+        if (o == TLS) r->tls = 1;
         if (!ok) return tool_usage("run", "\"%s\" is not what this option takes", optarg);
     }
     if (!r->n) return tool_usage("run", "how many peers? -n N");
@@ -504,6 +507,7 @@ int tool_run(int argc, char **argv) {
     sigset_t set;
     int rc = run_options(r, argc, argv, &cfg);
     if (rc) return rc < 0 ? TOOL_OK : rc;
+    if (r->tls && (rc = tool_try_tls("run"))) return rc;
     r->tty = isatty(2);
     cfg.listen = "127.0.0.1:0";
     cfg.log_level = RG_LOG_INFO;

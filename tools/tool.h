@@ -1,6 +1,6 @@
 /* tool.h: what the subcommands of `regroup` share. They use the library through regroup.h only (but for model.h, which
- * looks at its pure part), print results on standard output and everything else on standard error, and end with one of
- * three exit codes. */
+ * looks at its pure part, and keygen.c, which makes keys with its help), print results on standard output and
+ * everything else on standard error, and end with one of three exit codes. */
 #ifndef RG_TOOL_H
 #define RG_TOOL_H
 
@@ -19,11 +19,16 @@ int tool_explain(int argc, char **argv);
 int tool_tune(int argc, char **argv);
 int tool_stress(int argc, char **argv);
 int tool_stress_worker(int argc, char **argv); /* started by tool_stress() alone */
+int tool_keygen(int argc, char **argv);
 
 /* Runs member(arg) in n forked processes with a coordinator of their own, which the environment (RG_...) tells them;
  * the group is called like the command. Returns the first code other than 0 that one of them ends with. */
 typedef int (*tool_member)(void *arg);
 int tool_local(const char *command, uint64_t n, tool_member member, void *arg);
+
+/* Sets RG_TLS and RG_TLS_PSK_FILE in the environment, with a new key that ends with this process. TOOL_OK or, told,
+ * TOOL_FAILED. */
+int tool_try_tls(const char *command);
 
 /* "regroup COMMAND: text" on standard error. tool_usage() adds where help is and returns TOOL_USAGE, tool_failed()
  * returns TOOL_FAILED. */

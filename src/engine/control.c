@@ -46,7 +46,7 @@ static void control_lost(rg_group_t *g, uint64_t now) {
     uint64_t most = (uint64_t)g->cfg.heartbeat_ms * 250000u;
     if (most > CONTROL_BACKOFF_MAX_NS) most = CONTROL_BACKOFF_MAX_NS;
     if (most < CONTROL_BACKOFF_MIN_NS) most = CONTROL_BACKOFF_MIN_NS;
-    if (!c->connecting && !c->opening && now - c->up_since_ns > 4 * most) c->backoff_ns = CONTROL_BACKOFF_MIN_NS;
+    if (!c->connecting && now - c->up_since_ns > 4 * most) c->backoff_ns = CONTROL_BACKOFF_MIN_NS;
     control_hang_up(c);
     c->retry_at_ns = now + c->backoff_ns;
     c->backoff_ns = c->backoff_ns * 2 > most ? most : c->backoff_ns * 2;
@@ -124,7 +124,7 @@ rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len) {
     for (int i = 0; i < 4; i++) p[i] = (uint8_t)(len >> (8 * i));
     memcpy(p + 4, bytes, len);
     c->out_len += len + 4;
-    if (!c->connecting && !c->opening) control_flush(c); /* a failure shows up at the next read */
+    if (!c->connecting) control_flush(c); /* a failure shows up at the next read */
     return RG_OK;
 }
 
@@ -173,7 +173,7 @@ static int control_opened(rg_group_t *g, uint64_t now) {
     int rc = rg_tls_handshake(c->tls);
     if (rc == 0 && now < c->connect_by_ns) return 0;
     if (rc > 0) {
-        c->opening = 0;
+        c->connecting = c->opening = 0;
         control_is_up(g, now);
         return 1;
     }
@@ -186,6 +186,7 @@ static int control_opened(rg_group_t *g, uint64_t now) {
 /* Looks whether connect() has ended, and tells the core how. 0: still under way. */
 static int control_connected(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
+    if (c->opening) return control_opened(g, now);
     struct pollfd p = { .fd = c->fd, .events = POLLOUT };
     int err = 0;
     socklen_t len = sizeof err;
@@ -197,15 +198,18 @@ static int control_connected(rg_group_t *g, uint64_t now) {
         control_lost(g, now);
         return 1;
     }
-    c->connecting = 0;
     if (!g->tls) {
+        c->connecting = 0;
         control_is_up(g, now);
-    } else if ((c->tls = rg_tls_new(g->tls, c->fd, 0, 0))) {
-        c->opening = 1;
-    } else {
-        rg_group_set_errmsg(g, "coordinator %s: no memory for TLS", g->cfg.coordinator);
-        control_lost(g, now);
+        return 1;
     }
+    c->tls = rg_tls_new(g->tls, c->fd, 0, 0);
+    if (c->tls) {
+        c->opening = 1;
+        return control_opened(g, now);
+    }
+    rg_group_set_errmsg(g, "coordinator %s: no memory for TLS", g->cfg.coordinator);
+    control_lost(g, now);
     return 1;
 }
 
@@ -216,7 +220,6 @@ int rg_control_poll(rg_group_t *g, uint64_t now) {
         return 0;
     }
     if (c->connecting && (!control_connected(g, now) || c->fd < 0)) return c->fd < 0;
-    if (c->opening && (!control_opened(g, now) || c->fd < 0)) return c->fd < 0;
     /* A coordinator that has closed the connection may have said why: what it sent is read first. */
     int any = 0, dead = 0, cut = control_flush(c) != 0;
     while (c->fd >= 0 && !dead) {

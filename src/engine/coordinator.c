@@ -210,7 +210,8 @@ static struct co_conn *co_find(rg_coordinator_t *co, uint64_t id) {
 
 /* ---- Strangers -------------------------------------------------------------------------------------------------- */
 
-/* Whoever knocks without end must not fill the log: a line a second, and how many there were besides. */
+/* Whoever knocks without end must not fill the log: a line a second (and a few at once), and how many there were
+ * besides. */
 static void co_log_stranger(struct co_conn *c, const char *why) {
     rg_coordinator_t *co = c->co;
     struct sockaddr_storage ss;
@@ -224,7 +225,7 @@ static void co_log_stranger(struct co_conn *c, const char *why) {
     if (!getpeername(c->fd, (struct sockaddr *)&ss, &len)) rg_os_addr_text((struct sockaddr *)&ss, from, sizeof from);
     if (co->log_muted) snprintf(more, sizeof more, " (and %u more that were closed)", co->log_muted);
     co->log_muted = 0;
-    co->log_at = now + 1000000000ull;
+    co->log_at = (co->log_at + 5000000000ull > now ? co->log_at : now - 5000000000ull) + 1000000000ull;
     RG_LOGF(&co->log, RG_LOG_WARN, "coordinator: connection from %s refused: %s%s", from, why, more);
 }
 

@@ -24,8 +24,8 @@
 
 typedef struct rg_control {
     int fd;         /* -1 when there is none */
-    int connecting; /* connect() has not ended */
-    int opening;    /* connected, and TLS is not there yet */
+    int connecting; /* it is not there yet: connect() has not ended, */
+    int opening;    /* or it has, and the TLS handshake has not */
     rg_tls_t *tls;  /* NULL: without TLS */
     uint32_t unfit; /* TLS handshakes in a row that were refused, by either side */
     int renew;      /* open, but perhaps dead: take a new one unless something comes */

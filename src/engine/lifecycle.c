@@ -56,7 +56,9 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
                        "inproc for members that are threads of one process",
                        g->cfg.transport);
     rg_os_addr_text((const struct sockaddr *)&g->coord_addr[0], hint, sizeof hint);
-    rg_tp_config_t tc = { .config = &g->cfg, .remote_hint = hint, .tls = g->tls, .log = transport_log, .log_user = &g->log };
+    rg_tp_config_t tc = {
+        .config = &g->cfg, .tls = g->tls, .remote_hint = hint, .log = transport_log, .log_user = &g->log
+    };
     memcpy(tc.identity, p->identity, sizeof tc.identity);
     rg_status_t st = RG_ERR_INVALID;
     if (own_name_means_loopback(g)) {

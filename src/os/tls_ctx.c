@@ -105,7 +105,8 @@ static int key_session(rg_tls_ctx_t *ctx, tls_psk_t *k, const uint8_t *key, size
     const SSL_CIPHER *cipher = ssl ? SSL_CIPHER_find(ssl, suite) : NULL;
     k->session = cipher ? SSL_SESSION_new() : NULL;
     int ok = k->session && SSL_SESSION_set1_master_key(k->session, key, len) &&
-             SSL_SESSION_set_cipher(k->session, cipher) && SSL_SESSION_set_protocol_version(k->session, TLS1_3_VERSION) &&
+             SSL_SESSION_set_cipher(k->session, cipher) &&
+             SSL_SESSION_set_protocol_version(k->session, TLS1_3_VERSION) &&
              SSL_SESSION_set1_id_context(k->session, protocol, sizeof protocol - 1);
     SSL_free(ssl);
     return ok && key_identity(k->identity, key, len);
