@@ -2,6 +2,7 @@
  * how a run settles and ends, and what must not be left behind. What is done to workers is in stress_plan.c, how in
  * stress_act.c, what is held against them in stress_judge.c. It must not hang itself: everything it waits for has an
  * end. */
+#include "os/tls_make.h"
 #include "stress.h"
 
 #include <dirent.h>
@@ -39,6 +40,7 @@ static const char stress_help[] =
     "                         work here)\n"
     "  -k, --kinds LIST       kinds of operations, sub_group, state (all); \"-state\" leaves one out\n"
     "  -t, --transport NAME   tcp, shm or auto (auto)\n"
+    "      --tls              TLS for every connection, with a key of the run's own\n"
     "      --net on|off       network namespaces; on by default where they can be made and the transport is not shm\n"
     "      --bytes SIZE       of the largest vectors (1M)\n"
     "      --deadline S       of each operation (10)\n"
@@ -124,7 +126,7 @@ static int parse_plant(const char *text, enum stress_plant *plant) {
     return 0;
 }
 
-enum { NET = 256, BYTES, DEADLINE, HEARTBEAT, KEEP, LOG, FAIL_FAST, PLAN, PLANT };
+enum { NET = 256, BYTES, DEADLINE, HEARTBEAT, KEEP, LOG, FAIL_FAST, PLAN, PLANT, TLS };
 
 /* One option with its value: 1 when that is what it takes. */
 static int take_option(struct stress *s, struct options *q, int o, const char *v, char bad[64]) {
@@ -147,6 +149,7 @@ static int take_option(struct stress *s, struct options *q, int o, const char *v
         snprintf(s->dir, sizeof s->dir, "%s", v);
         return strlen(v) < sizeof s->dir;
     case LOG: s->log = v; return 1;
+    case TLS: s->tls = 1; return 1;
     case FAIL_FAST: s->fail_fast = 1; return 1;
     case PLAN: q->plan_only = 1; return 1;
     default: return parse_plant(v, &q->plant);
@@ -170,6 +173,7 @@ static int parse(struct stress *s, struct options *q, int argc, char **argv) {
                                              { "log", required_argument, NULL, LOG },
                                              { "fail-fast", no_argument, NULL, FAIL_FAST },
                                              { "plan", no_argument, NULL, PLAN },
+                                             { "tls", no_argument, NULL, TLS },
                                              { "plant", required_argument, NULL, PLANT },
                                              { "quiet", no_argument, NULL, 'q' },
                                              { "help", no_argument, NULL, 'h' },
@@ -410,6 +414,18 @@ static void finish(struct stress *s, int signals) {
     look_for_strays(s);
 }
 
+/* Every process takes it from the environment. */
+static int set_up_tls(struct stress *s) {
+    char path[160];
+    rg_error_t err = { RG_OK, 0, "" };
+    if (!s->tls) return TOOL_OK;
+    snprintf(path, sizeof path, "%s/key", s->dir);
+    if (rg_tls_make_key(path, 1, &err)) return tool_failed("stress", "%s", err.text);
+    setenv("RG_TLS", "on", 1);
+    setenv("RG_TLS_PSK_FILE", path, 1);
+    return TOOL_OK;
+}
+
 static int run(struct stress *s) {
     sigset_t set;
     int rc = TOOL_OK;
@@ -482,8 +498,8 @@ int tool_stress(int argc, char **argv) {
     if (!rc && !q.plan_only && !s->done) rc = tool_failed("stress", "no memory");
     if (!rc && !q.plan_only && !(rc = set_up_folder(s))) {
         set_up_workers(s, &q);
-        rc = run(s);
-        stress_summary(s);
+        if (!(rc = set_up_tls(s))) rc = run(s);
+        if (!rc) stress_summary(s);
         if (s->json && stress_json(s)) rc = TOOL_FAILED;
         if (s->tally.violations) rc = TOOL_FAILED;
         stress_judge_free(s);

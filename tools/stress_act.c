@@ -27,13 +27,17 @@ static pid_t start(struct stress *s, uint32_t node, const char *name, char *cons
     char path[256];
     sigset_t none;
     pid_t parent = getpid();
-    snprintf(path, sizeof path, "%s/%s.log", s->dir, name);
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (fd < 0) return -1;
+    int fd[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s.%s", s->dir, name, i ? "log" : "out");
+        fd[i] = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        if (fd[i] < 0) return -1;
+    }
     fflush(NULL);
     pid_t pid = fork();
     if (pid) {
-        close(fd);
+        close(fd[0]);
+        close(fd[1]);
         return pid;
     }
     sigemptyset(&none);
@@ -41,7 +45,7 @@ static pid_t start(struct stress *s, uint32_t node, const char *name, char *cons
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0); /* an interrupt from the terminal is for the driver */
     if (getppid() != parent || stress_net_enter(&s->net, node)) _exit(127);
-    if (dup2(fd, 1) < 0 || dup2(fd, 2) < 0) _exit(127);
+    if (dup2(fd[0], 1) < 0 || dup2(fd[1], 2) < 0) _exit(127);
     execv("/proc/self/exe", argv);
     _exit(127);
 }
@@ -79,7 +83,7 @@ int stress_worker_start(struct stress *s, uint32_t slot) {
 static int learn_address(struct stress *s, struct stress_coord *c, const char *name) {
     char path[256], line[64];
     uint64_t until = tool_now_ns() + 20000000000ull;
-    snprintf(path, sizeof path, "%s/%s.log", s->dir, name);
+    snprintf(path, sizeof path, "%s/%s.out", s->dir, name);
     while (tool_now_ns() < until) {
         FILE *f = fopen(path, "re");
         int ok = f && fgets(line, sizeof line, f) && strchr(line, '\n');
@@ -130,7 +134,7 @@ static void worker_ended(struct stress *s, uint32_t slot, int status) {
         stress_violate(s, "crash", NULL, NULL, "worker %u ended by itself: %s %d (its output is in %s/worker-%u.log)",
                        slot, WIFSIGNALED(status) ? "signal" : "exit code",
                        WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), s->dir, slot);
-    else if (!p->killed && p->wanted)
+    else if (!p->killed && p->wanted == 1)
         stress_violate(s, "crash", NULL, NULL, "worker %u ended without being asked to", slot);
     stress_judge_over(s, slot);
     p->pid = 0;

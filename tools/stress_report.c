@@ -67,13 +67,17 @@ void stress_summary(struct stress *s) {
                                    (unsigned long long)sum_of(s, i), status_name(i));
     recovery_times(s, ms);
     if (s->tty) fputs("\r\033[K", stderr);
-    printf("stress: %s: seed %llu, %u peers, %.1f s, transport %s, %s, %llu actions, %llu operations (%s), %llu steps, "
-           "%llu comparisons, %u view changes (ms: median %.1f, 99 %% %.1f, most %.1f), %u rejoins, %u groups, "
-           "%u expelled for no cause known, %u violations\n",
-           t->violations ? "FAILED" : "passed", (unsigned long long)s->setup->seed, s->setup->peers, stress_at(s),
-           s->setup->transport, s->net.nodes ? "network namespaces" : "one host", (unsigned long long)actions,
-           (unsigned long long)t->operations, outcomes, (unsigned long long)t->steps, (unsigned long long)t->compared,
-           t->recoveries, ms[0], ms[1], ms[2], t->rejoins, t->groups, t->unexplained, t->violations);
+    printf(
+        "stress: %s: seed %llu, %u peers, %.1f s, transport %s%s, %s, %llu actions, %llu operations (%s), %llu steps, "
+        "%llu comparisons, %u view changes (ms: median %.1f, 99 %% %.1f, most %.1f), %u rejoins, %u groups, "
+        "%u expelled for no cause known, %u violations\n",
+        t->violations    ? "FAILED"
+        : s->interrupted ? "interrupted"
+                         : "passed",
+        (unsigned long long)s->setup->seed, s->setup->peers, stress_at(s), s->setup->transport,
+        s->tls ? " with TLS" : "", s->net.nodes ? "network namespaces" : "one host", (unsigned long long)actions,
+        (unsigned long long)t->operations, outcomes, (unsigned long long)t->steps, (unsigned long long)t->compared,
+        t->recoveries, ms[0], ms[1], ms[2], t->rejoins, t->groups, t->unexplained, t->violations);
     fflush(stdout);
 }
 
@@ -154,8 +158,8 @@ int stress_json(struct stress *s) {
     if (!f) return tool_failed("stress", "%s: %s", s->json, strerror(errno));
     fprintf(f, "{\n  \"version\": \"%s\", \"seed\": %llu, \"peers\": %u, \"coordinators\": %u, \"seconds\": %.1f, ",
             rg_version(), (unsigned long long)s->setup->seed, s->setup->peers, s->plan_opts.coordinators, stress_at(s));
-    fprintf(f, "\"transport\": \"%s\", \"hosts\": %u, \"network\": ", s->setup->transport,
-            s->net.nodes ? s->plan_opts.hosts : 1);
+    fprintf(f, "\"transport\": \"%s\", \"tls\": %s, \"hosts\": %u, \"network\": ", s->setup->transport,
+            s->tls ? "true" : "false", s->net.nodes ? s->plan_opts.hosts : 1);
     string(f, s->net.nodes ? "namespaces" : s->net_why);
     fputs(",\n", f);
     json_actions(s, f);

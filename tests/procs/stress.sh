@@ -50,6 +50,7 @@ END
 if command -v python3 > /dev/null; then ok report__complete report
 else skipped=$((skipped + 1)); echo "skipped stress__report__complete: no python3"; fi
 ok shared_memory__nothing_violated both 0 'transport shm.* 0 violations' -n 3 -m 0.04 -t shm -e 0.3..0.6 -s 12 --deadline 5
+ok tls__nothing_violated both 0 'with TLS.* 0 violations' -n 3 -m 0.04 -t tcp --tls -e 0.3..0.6 -s 13 --deadline 5
 ok network_where_there_is_none__said both 1 'shared memory needs one host' -n 2 -t shm --actions drop
 clean() { ! ls -d "$tmp"/regroup-stress-* > /dev/null 2>&1; }
 ok folder__removed clean
