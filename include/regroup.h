@@ -103,8 +103,9 @@ typedef enum rg_dtype {
         RG_DTYPE_COUNT = 12
 } rg_dtype_t;
 
-/* SUM and PROD of integers wrap. AVG divides by the number of contributors, is finite whenever the true average is,
- * and is an error for integers. NaN propagates through MIN and MAX. f16, bf16 and the two 8-bit floats (OCP FP8: e4m3
+/* SUM and PROD of integers wrap. AVG divides by the number of contributors, is finite whenever the true average is
+ * (at the price that in f32 and f64 it may be off by n times the smallest subnormal number), and is an error for
+ * integers. NaN propagates through MIN and MAX. f16, bf16 and the two 8-bit floats (OCP FP8: e4m3
  * without infinities, e5m2) accumulate in f32 and are rounded once, to nearest even; a finite sum beyond the range of
  * an 8-bit float becomes its largest finite value. */
 typedef enum rg_op { RG_SUM = 0, RG_PROD = 1, RG_MIN = 2, RG_MAX = 3, RG_AVG = 4, RG_OP_COUNT = 5 } rg_op_t;
@@ -354,7 +355,9 @@ typedef struct rg_opts {
 #define RG_OPTS_INIT                                                                                                   \
     { sizeof(rg_opts_t), 0, 0, RG_ON_FAULT_DEFAULT, 0, 0, 0, 0, 0, RG_SWITCH_DEFAULT, 0, 0 }
 
-/* All operations: every member calls them with equal arguments; a difference ends with MISMATCH everywhere.
+/* All operations: every member calls them with equal arguments; a difference ends with MISMATCH everywhere, also one
+ * that comes of a loss of which only some members have been told when they work out a count or a root: call again, now
+ * that all have been. After MISMATCH the outputs of reductions are as they were.
  * opts may be NULL. With req NULL the call blocks until the outcome is known; otherwise *req is set, the call
  * returns at once, and the buffers belong to the library until rg_wait() or rg_test() says that the request is
  * finished. Arrays of counts, offsets and pointers are read during the call only. If an operation does not succeed its

@@ -274,6 +274,26 @@ static int average_body(rg_group_t *g, int rank, int n, void *arg) {
     return rg_group_leave(g) != RG_OK;
 }
 
+/* At the other end: an average of the smallest numbers is off by no more than the number of members times the smallest
+ * one, which is what it costs that sums of the largest stay finite. */
+static int smallest_body(rg_group_t *g, int rank, int n, void *arg) {
+    float f[64];
+    double d[64];
+    for (int i = 0; i < 64; i++) {
+        f[i] = (float)i * 0x1p-149f;
+        d[i] = (double)i * 0x1p-1074;
+    }
+    PROCS_REQUIRE(rg_all_reduce(g, f, f, 64, RG_F32, RG_AVG, NULL, NULL) == RG_OK, "f32");
+    PROCS_REQUIRE(rg_all_reduce(g, d, d, 64, RG_F64, RG_AVG, NULL, NULL) == RG_OK, "f64");
+    for (int i = 0; i < 64; i++) {
+        PROCS_REQUIRE(fabsf(f[i] - (float)i * 0x1p-149f) <= (float)n * 0x1p-149f, "f32, element %d: %a", i,
+                      (double)f[i]);
+        PROCS_REQUIRE(fabs(d[i] - (double)i * 0x1p-1074) <= n * 0x1p-1074, "f64, element %d: %a", i, d[i]);
+    }
+    PROCS_REQUIRE(all_equal(g, arg, rank, n, f, sizeof f) && all_equal(g, arg, rank, n, d, sizeof d), "bits differ");
+    return rg_group_leave(g) != RG_OK;
+}
+
 /* A finite sum beyond the range of an 8-bit float is the largest finite value. */
 static int saturation_body(rg_group_t *g, int rank, int n, void *arg) {
     static const struct {
@@ -409,6 +429,7 @@ void cases_numbers(void) {
         snprintf(name, sizeof name, "case_09__average_next_to_the_largest__finite_and_right__%d", averaged[i]);
         CASE(name, procs_cluster(averaged[i], average_body, r, 30) == 0);
     }
+    CASE("case_09__average_next_to_the_smallest__within_its_bound", procs_cluster(3, smallest_body, r, 20) == 0);
     CASE("case_10__eight_bit_sums_beyond_the_range__largest_finite", procs_cluster(2, saturation_body, r, 20) == 0);
     bits("case_11__repeated_with_late_members_%s__same_bits", 4);
 }
