@@ -142,7 +142,8 @@ typedef void (*rg_log_fn)(void *user, rg_log_level_t level, const char *line);
  * variable named beside it, and then from the default. Strings are copied. */
 typedef struct rg_config {
     size_t struct_size;
-    const char *coordinator; /* RG_COORDINATOR "host:port" or "[v6]:port"; required from one of the two */
+    const char *coordinator; /* RG_COORDINATOR "host:port" or "[v6]:port", or several with commas between, which are
+                                tried in turn; required from one of the two */
     const char *group;       /* RG_GROUP group name, at most 63 bytes; "default" */
     const char *label;       /* RG_LABEL free text shown by `regroup status`; host name */
     const char *interface;   /* RG_INTERFACE selector: "eth0", "eth", "^lo,docker", "10.0.0.0/8", "10.1.2.3"; the way to
@@ -185,13 +186,19 @@ typedef struct rg_config {
                         on when any of them is named, else off. The same on the coordinator and all members */
     const char *tls_psk_file; /* RG_TLS_PSK_FILE file with the group's key (`regroup keygen`); or */
     const char *tls_ca;       /* RG_TLS_CA certificates of the authorities whose members are let in, PEM, with */
-    const char *tls_cert; /* RG_TLS_CERT this process's certificate (and what leads from it to the authority), and */
-    const char *tls_key;  /* RG_TLS_KEY its private key. docs/security.md */
+    const char *tls_cert;    /* RG_TLS_CERT this process's certificate (and what leads from it to the authority), and */
+    const char *tls_key;     /* RG_TLS_KEY its private key. docs/security.md */
+    rg_switch_t host_office; /* RG_HOST_OFFICE on: this process may take over the office of a coordinator that is lost,
+                                on its data port */
+    uint32_t quorum_timeout_ms; /* RG_QUORUM_TIMEOUT_MS a member that finds no coordinator with a quorum stops with
+                                   RG_ERR_NO_QUORUM so long after the time for a takeover, whatever it does; never.
+                                   With something to end that needs a coordinator it stops four heartbeats after it */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \
         sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT,                \
-            RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0         \
+            RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        \
+            RG_SWITCH_DEFAULT, 0                                                                                       \
     }
 
 /* ---- Coordinator -------------------------------------------------------------------------------------------- */
@@ -210,9 +217,16 @@ typedef struct rg_coordinator_config {
     rg_log_fn log_fn;
     void *log_user;
     const char *tls, *tls_psk_file, *tls_ca, *tls_cert, *tls_key; /* as in rg_config */
+    uint32_t takeover_ms; /* RG_TAKEOVER_MS members wait so long for a coordinator that is lost before one of them takes
+                             its office; two heartbeats */
+    rg_switch_t succession; /* RG_SUCCESSION on: a view's successor needs a quorum of its members (and of the
+                               coordinator), so that anybody can take the office over. Off: this coordinator alone
+                               decides, for any number of survivors, and without it no view changes */
+    const char *standby;    /* RG_STANDBY address, or list of addresses, of a coordinator that serves: this one begins
+                               when that one has not answered for a heartbeat, and gives way when it does again */
 } rg_coordinator_config_t;
 #define RG_COORDINATOR_CONFIG_INIT                                                                                     \
-    { sizeof(rg_coordinator_config_t), 0, 0, 0, 0, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(rg_coordinator_config_t), 0, 0, 0, 0, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, RG_SWITCH_DEFAULT, 0 }
 
 /* Starts listening. On success *out is owned by the caller. Errors: INVALID, SYSTEM (address in use: the text has
  * it), NOMEM. */
@@ -296,9 +310,12 @@ typedef struct rg_info {
     uint64_t last_change_ns;    /* from this process's freeze to its next activation, last recovery */
     uint32_t coordinator_lost;  /* 1 while the coordinator cannot be reached */
     uint32_t newcomers_waiting; /* 1 when a newcomer is about to enter */
+    uint32_t holds_office; /* 1 while the group's coordinator runs in this process, in place of one that was lost */
+    uint32_t stale; /* 1: a group of this name stopped or expelled this process (RG_ERR_NO_QUORUM, RG_ERR_EXPELLED), and
+                       it has not been brought up to date since by rg_state_sync(): the others may have gone on */
 } rg_info_t;
 #define RG_INFO_INIT                                                                                                   \
-    { sizeof(rg_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(rg_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 rg_status_t rg_group_info(rg_group_t *group, rg_info_t *info);
 
 /* Identity of the member that has `rank` now. INVALID when there is none. */

@@ -18,6 +18,8 @@
 
 #include "regroup.h"
 
+#include <sys/socket.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -116,6 +118,13 @@ typedef struct rg_tp_link_info {
     uint64_t bytes_per_s; /* rate of what was delivered while there was enough to send */
 } rg_tp_link_info_t;
 
+/* A connection that was not meant for the transport. */
+typedef struct rg_tp_visitor {
+    int fd; /* non-blocking, close-on-exec */
+    uint32_t len;
+    uint8_t head[80]; /* its first bytes, which have been read */
+} rg_tp_visitor_t;
+
 #define RG_TP_ADDR_MAX 512
 #define RG_TP_ALL_LINKS UINT32_MAX
 
@@ -158,6 +167,14 @@ typedef struct rg_transport {
     int (*wake_fd)(rg_tp_t *tp); /* descriptor for epoll, readable when armed and there is work */
     void (*close)(rg_tp_t *tp);  /* drops everything and frees it; NULL is fine; never blocks */
     void (*link_info)(rg_tp_t *tp, uint32_t link, rg_tp_link_info_t *out); /* may be NULL: nothing is known */
+
+    /* Who comes to the endpoint's port and speaks the control protocol instead of the transport's. 1: the connection is
+     * the caller's from here on, with what was read of it already; 0: nobody is there. NULL: such visitors are
+     * strangers. At most 64 wait, for 5 seconds each. */
+    int (*visitor)(rg_tp_t *tp, rg_tp_visitor_t *out);
+    /* Where a visitor of the endpoint that made this address can connect to: returns how many, at most `max`. NULL with
+     * visitor. */
+    int (*places)(rg_tp_t *tp, const uint8_t *addr, uint32_t addr_len, struct sockaddr_storage *out, int max);
 } rg_transport_t;
 #define RG_TP_DONE_NOW 1
 

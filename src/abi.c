@@ -25,12 +25,12 @@ BEGINS_WITH_SIZE(rg_grid_t);
 BEGINS_WITH_SIZE(rg_state_opts_t);
 BEGINS_WITH_SIZE(rg_state_result_t);
 
-ENDS_WITH(rg_config_t, tls_key);
-ENDS_WITH(rg_coordinator_config_t, tls_key);
+ENDS_WITH(rg_config_t, quorum_timeout_ms);
+ENDS_WITH(rg_coordinator_config_t, standby);
 ENDS_WITH(rg_opts_t, weight);
 ENDS_WITH(rg_result_t, weight_sum);
 ENDS_WITH(rg_change_t, stalled_ns);
-ENDS_WITH(rg_info_t, newcomers_waiting);
+ENDS_WITH(rg_info_t, stale);
 ENDS_WITH(rg_grid_t, members);
 ENDS_WITH(rg_state_opts_t, timeout_ms);
 ENDS_WITH(rg_state_result_t, text);
@@ -50,8 +50,8 @@ GROWS(rg_state_result_t, RG_STATE_RESULT_SIZE_FIRST);
 /* Exact layout on the machines that are shipped for: a field that moves or a size that changes is a decision, not an
  * accident. */
 #if defined(__x86_64__) && defined(__LP64__)
-_Static_assert(sizeof(rg_config_t) == 208, "rg_config_t changed size");
-_Static_assert(sizeof(rg_coordinator_config_t) == 88, "rg_coordinator_config_t changed size");
+_Static_assert(sizeof(rg_config_t) == 216, "rg_config_t changed size");
+_Static_assert(sizeof(rg_coordinator_config_t) == 104, "rg_coordinator_config_t changed size");
 _Static_assert(sizeof(rg_opts_t) == 80, "rg_opts_t changed size");
 _Static_assert(sizeof(rg_result_t) == 352, "rg_result_t changed size");
 _Static_assert(sizeof(rg_change_t) == 56, "rg_change_t changed size");
@@ -59,7 +59,7 @@ _Static_assert(sizeof(rg_state_opts_t) == 40, "rg_state_opts_t changed size");
 _Static_assert(sizeof(rg_state_result_t) == 360, "rg_state_result_t changed size");
 _Static_assert(sizeof(rg_grid_t) == 40, "rg_grid_t changed size");
 _Static_assert(sizeof(rg_strided_t) == 16, "rg_strided_t changed size; it has no struct_size and can never grow");
-_Static_assert(sizeof(rg_info_t) == 88, "rg_info_t changed size");
+_Static_assert(sizeof(rg_info_t) == 96, "rg_info_t changed size");
 _Static_assert(sizeof(rg_error_t) == 520, "rg_error_t changed size; it has no struct_size and can never grow");
 _Static_assert(sizeof(rg_unique_id_t) == 128, "rg_unique_id_t is passed by any means and can never change");
 #endif

@@ -172,12 +172,14 @@ static rg_status_t info_now(rg_group_t *h, rg_info_t *i) {
     i->operations = g->operations;
     i->view_changes = g->view_changes;
     i->last_change_ns = g->last_change_ns;
+    i->stale = (uint32_t)g->stale;
     if (!r) return g->over ? g->over : h->ended ? h->ended : RG_ERR_NOMEM;
     i->rank = r->rank;
     i->world_size = h->told_n = r->n;
     i->epoch = rg_member_view(g->core)->epoch;
     i->coordinator_lost = (uint32_t)rg_member_coordinator_lost(g->core);
     i->newcomers_waiting = (uint32_t)rg_member_newcomers(g->core);
+    i->holds_office = g->office != NULL;
     g->tp_ops->stats(g->tp, RG_TP_ALL_LINKS, &i->bytes_sent, &i->bytes_received);
     rg_roster_put(r);
     return RG_OK;

@@ -143,6 +143,7 @@ static const number_row_t config_numbers[] = {
     { "socket_buffer_bytes", "RG_SOCKET_BUFFER_BYTES", AT(socket_buffer_bytes), 0, 32768, 1024 * MIB, "bytes" },
     { "small_bytes", "RG_SMALL_BYTES", AT(small_bytes), 65536, 1, 64 * MIB, "bytes" },
     { "spin_us", "RG_SPIN_US", AT(spin_us), 0, 1, 10000000, "microseconds" },
+    { "quorum_timeout_ms", "RG_QUORUM_TIMEOUT_MS", AT(quorum_timeout_ms), 0, 1, MS_MAX, "milliseconds" },
 };
 
 static const char *const switch_words[] = { "on", "1", "1", "1",  "yes", "1",     "true", "1", "off",
@@ -155,6 +156,7 @@ static const choice_row_t config_choices[] = {
     { "deterministic", "RG_DETERMINISTIC", AT(deterministic), RG_OFF, switch_words, SWITCH_EXPECTED },
     { "undo", "RG_UNDO", AT(undo), RG_ON, switch_words, SWITCH_EXPECTED },
     { "progress_thread", "RG_PROGRESS_THREAD", AT(progress_thread), RG_ON, switch_words, SWITCH_EXPECTED },
+    { "host_office", "RG_HOST_OFFICE", AT(host_office), RG_ON, switch_words, SWITCH_EXPECTED },
 };
 #undef AT
 
@@ -162,11 +164,16 @@ static const choice_row_t config_choices[] = {
 static const string_row_t coordinator_strings[] = {
     { "listen", "RG_COORDINATOR_LISTEN", AT(listen), "127.0.0.1:0", 1023 },
     TLS_ROWS,
+    { "standby", "RG_STANDBY", AT(standby), NULL, 1023 },
 };
 static const number_row_t coordinator_numbers[] = {
     { "max_members", "RG_MAX_MEMBERS", AT(max_members), 1024, 1, RG_MEMBERS_MAX, "members" },
     { "heartbeat_ms", "RG_HEARTBEAT_MS", AT(heartbeat_ms), 2000, 10, 3600000, "milliseconds" },
     { "max_groups", "RG_MAX_GROUPS", AT(max_groups), 64, 1, 4096, "groups" },
+    { "takeover_ms", "RG_TAKEOVER_MS", AT(takeover_ms), 0, 10, 3600000, "milliseconds" },
+};
+static const choice_row_t coordinator_choices[] = {
+    { "succession", "RG_SUCCESSION", AT(succession), RG_OFF, switch_words, SWITCH_EXPECTED },
 };
 #undef AT
 
@@ -369,6 +376,8 @@ rg_status_t rg_coordinator_config_resolve(const rg_coordinator_config_t *in, rg_
         rg_struct_in(&c, sizeof c, RG_COORDINATOR_CONFIG_SIZE_FIRST, in ? in : &defaults, "rg_coordinator_config", err);
     for (size_t i = 0; st == RG_OK && i < COUNT(coordinator_numbers); i++)
         st = resolve_number(&coordinator_numbers[i], &c, err);
+    for (size_t i = 0; st == RG_OK && i < COUNT(coordinator_choices); i++)
+        st = resolve_choice(&coordinator_choices[i], &c, err);
     if (st == RG_OK) st = rg_log_init(&log, c.log_level, c.log_fn, c.log_user, err);
     if (st != RG_OK) return st;
     c.log_level = log.level, c.log_fn = log.fn, c.log_user = log.user;

@@ -625,6 +625,17 @@ static int auto_arm(rg_tp_t *tp, int64_t *timeout_ns) {
     return 1;
 }
 
+/* Visitors come to the far transport's port: its address comes first, and it reads past what follows. */
+static int auto_visitor(rg_tp_t *tp, rg_tp_visitor_t *out) {
+    const side_t *far = &tp->side[FAR];
+    return far->t->visitor ? far->t->visitor(far->tp, out) : 0;
+}
+
+static int auto_places(rg_tp_t *tp, const uint8_t *addr, uint32_t len, struct sockaddr_storage *out, int max) {
+    const side_t *far = &tp->side[FAR];
+    return far->t->places ? far->t->places(far->tp, addr, len, out, max) : 0;
+}
+
 static int auto_wake_fd(rg_tp_t *tp) { return tp->epoll; }
 
 const rg_transport_t rg_transport_auto = {
@@ -644,4 +655,6 @@ const rg_transport_t rg_transport_auto = {
     .wake_fd = auto_wake_fd,
     .close = auto_close,
     .link_info = auto_link_info,
+    .visitor = auto_visitor,
+    .places = auto_places,
 };

@@ -417,6 +417,7 @@ static int take(rg_tp_t *tp, rg_completion_t *out, int max) {
 
 static uint32_t wanted(const conn_t *c) {
     if (c->state == CONN_DIALING) return EPOLLOUT;
+    if (c->state == CONN_VISITOR) return 0;
     if (c->state != CONN_RAIL && rg_net_unsent(c->tls)) return EPOLLIN | EPOLLRDHUP | EPOLLOUT;
     if (c->state == CONN_PARKED || c->stalled || (c->state == CONN_RAIL && c->link->state != LINK_UP))
         return EPOLLRDHUP | (c->tx_blocked ? (uint32_t)EPOLLOUT : 0);
@@ -557,6 +558,18 @@ static void tcp_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) {
     }
 }
 
+static int tcp_places(rg_tp_t *tp, const uint8_t *addr, uint32_t len, struct sockaddr_storage *out, int max) {
+    struct sockaddr_storage all[ADDRS_MAX];
+    int n = rgt_blob_get(addr, len, all);
+    if (n > max) n = max;
+    for (int i = 0; i < n; i++) {
+        struct sockaddr_in6 *six = (void *)&all[i];
+        if (all[i].ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) six->sin6_scope_id = tp->scope;
+        out[i] = all[i];
+    }
+    return n > 0 ? n : 0;
+}
+
 static int tcp_wake_fd(rg_tp_t *tp) { return tp->epoll; }
 
 const rg_transport_t rg_transport_tcp = {
@@ -576,4 +589,6 @@ const rg_transport_t rg_transport_tcp = {
     .wake_fd = tcp_wake_fd,
     .close = tcp_close,
     .link_info = tcp_link_info,
+    .visitor = rgt_visitor,
+    .places = tcp_places,
 };

@@ -42,6 +42,7 @@ static void count_state(rg_tp_t *tp, conn_state_t s, int by) {
     uint32_t d = (uint32_t)by;
     if (s == CONN_STRANGER) tp->n_strangers += d;
     if (s == CONN_PARKED) tp->n_parked += d;
+    if (s == CONN_VISITOR) tp->n_visitors += d;
     if (s == CONN_DIALING || s == CONN_SECURING || s == CONN_GREETING || s == CONN_STRANGER) tp->n_handshakes += d;
     if (s == CONN_RAIL) tp->n_rails += d;
 }
@@ -516,6 +517,33 @@ static void greeted(rg_tp_t *tp, conn_t *c) {
     rgt_interest(c, EPOLLRDHUP);
 }
 
+/* A frame of the control protocol: its length, then the word that every message begins with, or that of a question. */
+static int is_visitor(const conn_t *c) {
+    const uint8_t *p = c->hello_bytes;
+    return c->hello_n >= 6 && !p[2] && !p[3] && (memcmp(p + 4, "GR", 2) == 0 || memcmp(p + 4, "RG", 2) == 0);
+}
+
+static int may_be_visitor(const conn_t *c) { return c->hello_n < 6 && !c->hello_bytes[2] && !c->hello_bytes[3]; }
+
+static void visit(rg_tp_t *tp, conn_t *c) {
+    if (tp->n_visitors >= VISITORS_MAX) evict_oldest(tp, CONN_VISITOR, "too many wait for a coordinator here");
+    set_state(c, CONN_VISITOR);
+    rgt_interest(c, 0); /* what it says next is for whoever takes it */
+}
+
+int rgt_visitor(rg_tp_t *tp, rg_tp_visitor_t *out) {
+    conn_t *c = tp->n_visitors ? tp->conns : NULL;
+    while (c && c->state != CONN_VISITOR) c = c->next;
+    if (!c) return 0;
+    epoll_ctl(tp->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+    out->fd = c->fd;
+    out->len = c->hello_n;
+    memcpy(out->head, c->hello_bytes, c->hello_n);
+    c->fd = -1;
+    rgt_conn_close(c);
+    return 1;
+}
+
 /* 1 when the stranger has proved that it may be here; 0: not yet, or it has been closed. */
 static int stranger_secure(rg_tp_t *tp, conn_t *c) {
     if (!c->tls) {
@@ -523,7 +551,8 @@ static int stranger_secure(rg_tp_t *tp, conn_t *c) {
         if (look == RG_TLS_LOOK_GONE) stranger_close(c, "it left without a greeting");
         else if (look == RG_TLS_LOOK_OTHER)
             stranger_close(c, "it does not speak TLS, which this process asks for (RG_TLS)");
-        if (look != RG_TLS_LOOK_HELLO) return 0;
+        if (look == RG_TLS_LOOK_HELLO && rg_tls_is_control(c->fd)) visit(tp, c); /* who takes it goes on with TLS */
+        if (look != RG_TLS_LOOK_HELLO || c->state == CONN_VISITOR) return 0;
         c->tls = rg_tls_new(tp->cfg.tls, c->fd, 1, 1);
         if (!c->tls) {
             stranger_close(c, "more handshakes begin than are allowed in a second, or there is no memory for them");
@@ -539,7 +568,9 @@ static int stranger_secure(rg_tp_t *tp, conn_t *c) {
 static void stranger_read(rg_tp_t *tp, conn_t *c) {
     if (tp->cfg.tls && !stranger_secure(tp, c)) return;
     int got = greeting_read(c);
-    if (got < 0) {
+    if (got >= 0 && is_visitor(c) && !c->tls) {
+        visit(tp, c);
+    } else if (got < 0) {
         stranger_close(c, *rg_tls_why(c->tls) ? rg_tls_why(c->tls) : "it left without a greeting");
     } else if (!c->tls && rg_tls_is_hello(c->hello_bytes, c->hello_n)) {
         stranger_close(c, "it speaks TLS, which this process was not told to use (RG_TLS)");
@@ -549,7 +580,7 @@ static void stranger_read(rg_tp_t *tp, conn_t *c) {
         else if (memcmp(c->hello.to, tp->cfg.identity, 16) != 0 || memcmp(c->hello.from, tp->cfg.identity, 16) == 0)
             stranger_close(c, "it looks for another process");
         else greeted(tp, c);
-    } else if (c->hello_n >= 4 && memcmp(c->hello_bytes, "RHel", 4) != 0) {
+    } else if (c->hello_n >= 4 && memcmp(c->hello_bytes, "RHel", 4) != 0 && !may_be_visitor(c)) {
         stranger_close(c, "it does not speak this protocol");
     }
 }
@@ -657,6 +688,9 @@ static void conn_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
         break;
     case CONN_PARKED:
         if (c->deadline <= now) stranger_close(c, "this process was never told of it");
+        break;
+    case CONN_VISITOR:
+        if (c->deadline <= now) stranger_close(c, "there is no coordinator here");
         break;
     case CONN_RAIL:
         if (c->deadline <= now) watch_liveness(tp, c, now);

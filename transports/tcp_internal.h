@@ -28,6 +28,7 @@
 #define UNASKED_COUNT_MAX 4096u /* per link: their number, so that empty messages are bounded too */
 #define STRANGERS_MAX 64
 #define PARKED_MAX 64
+#define VISITORS_MAX 64
 #define RAILS_MAX 16
 #define ADDRS_MAX 8
 #define LINKS_MAX 65536u
@@ -108,6 +109,7 @@ typedef enum conn_state {
     CONN_GREETING, /* our HELLO is out, the answer is not in */
     CONN_STRANGER, /* accepted, has not said HELLO yet */
     CONN_PARKED,   /* said HELLO, but nobody here waits for it yet */
+    CONN_VISITOR,  /* speaks the control protocol: waits to be taken by rgt_visitor() */
     CONN_RAIL,
     CONN_DEAD /* freed at the end of the poll: events of it may still be in hand */
 } conn_state_t;
@@ -214,7 +216,7 @@ struct rg_tp {
     uint32_t rto_max_ms; /* what the kernel was told, or its own limit */
     uint32_t scope;      /* interface of our link-local address, 0 when there is none */
     conn_t *conns, **conns_tail;
-    uint32_t n_strangers, n_parked, n_handshakes, n_rails;
+    uint32_t n_strangers, n_parked, n_visitors, n_handshakes, n_rails;
     conn_t *grave;
     link_t **links;
     uint32_t n_links;
@@ -254,6 +256,7 @@ rg_status_t rgt_dial(rg_tp_t *tp, link_t *l, rg_error_t *err);
 void rgt_adopt_parked(rg_tp_t *tp, link_t *l);
 void rgt_nonce_known(rg_tp_t *tp);
 void rgt_accept(rg_tp_t *tp, listener_t *ls);
+int rgt_visitor(rg_tp_t *tp, rg_tp_visitor_t *out);
 void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events);
 void rgt_timers(rg_tp_t *tp, uint64_t now);
 void rgt_timer_at(rg_tp_t *tp, uint64_t when);

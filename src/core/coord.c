@@ -435,6 +435,20 @@ uint64_t rg_coord_deadline(const rg_coord_t *c) {
 
 /* ---- Questions ------------------------------------------------------------------------------------------------- */
 
+void rg_coord_office(const rg_coord_t *c, rg_office_row_t *row) {
+    memset(row, 0, sizeof *row);
+    row->id = c->p.id;
+    row->term = c->term.count;
+    row->term_owner = c->term.owner;
+    row->witness = c->witness;
+    row->mode = c->p.mode;
+    row->hosted = c->p.hosted;
+    row->acting = c->acting || !rg_coord_succeeds(c);
+    row->voters = c->n + (c->witness != 0);
+    row->votes = c->witness && c->witness == c->p.id;
+    for (uint32_t i = 0; i < c->n; i++) row->votes += rg_vote_here(&c->seats[c->rank_seat[i]]) != 0;
+}
+
 uint32_t rg_coord_population(const rg_coord_t *c) { return c->population; }
 
 static void roll_row(const rg_coord_t *c, const rg_seat_t *s, uint64_t now_ns, rg_roll_row_t *r) {

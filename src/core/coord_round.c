@@ -311,13 +311,25 @@ static void install(rg_coord_t *c) {
     c->retransmit_at = c->now + c->p.heartbeat_ns / 4;
 }
 
+/* A coordinator dies with its process. Beside the one member that lives there its vote would only make that death
+ * cost two; where no member does, or all do, it is one more. */
+static int has_vote(const rg_coord_t *c, uint32_t n) {
+    uint32_t here = 0;
+    if (!rg_coord_succeeds(c) || c->p.hosted) return 0;
+    for (uint32_t i = 0; i < n && c->p.host; i++) {
+        const rg_seat_t *s = &c->seats[c->next_rank[i]];
+        here += s->m.host == c->p.host && s->pid == c->p.pid;
+    }
+    return here == 0 || here == n;
+}
+
 static void next_begin(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t cut) {
     c->next = (rg_next_t){ .term = c->term,
                            .epoch = c->epoch + 1,
                            .parent = kind == RG_VIEW_FIRST ? 0 : c->epoch,
                            .data_epoch = kind == RG_VIEW_JOIN ? c->data_epoch : c->epoch + 1,
                            .cut = cut,
-                           .witness = rg_coord_succeeds(c) && !c->p.hosted ? c->p.id : 0,
+                           .witness = has_vote(c, n) ? c->p.id : 0,
                            .kind = kind,
                            .n = n };
 }

@@ -139,7 +139,8 @@ typedef enum rg_mact {
     RG_MACT_CONNECT,    /* establish the data link to `peer` (member->identity, addr); dial says who dials */
     RG_MACT_DISCONNECT, /* `peer` is gone for good: drop its link */
     RG_MACT_WELCOME,   /* the coordinator accepted us as a candidate: `peer` is our own member id, nonce is the group's,
-                          heartbeat_ns, reconnect_ns (0: a link between members that breaks is not resumed) */
+                          heartbeat_ns, takeover_ns, mode, reconnect_ns (0: a link between members that breaks is not
+                          resumed) */
     RG_MACT_JOINED,    /* first view active: rg_member_view() is valid; gen is our first generation */
     RG_MACT_REFUSED,   /* joining is refused: status, text */
     RG_MACT_WAITING,   /* still waiting for others; text says for whom (shown when join_timeout passes) */
@@ -167,7 +168,8 @@ typedef enum rg_mact {
                             member `peer`, whose record is `member`: its data port, or, when it is this process, the
                             machine that OFFICE_OPEN started. No office there: RG_MEV_CONTROL_DOWN */
     RG_MACT_OFFICE_OPEN, /* (succession, host_office) run an rg_coord_t in this process, with mode SUCCESSION, hosted =
-                            1 and id = note; it needs no other state: members bring it. A CONTROL to it follows */
+                            1, id = note, heartbeat_ns, takeover_ns and reconnect_ns; it needs no other state: members
+                            bring it. A CONTROL to it follows */
     RG_MACT_OFFICE_CLOSE, /* end it: send what it still has to say, close its connections, free it */
     RG_MACT_ROUTE,        /* (reconnect_ns) the link to `peer` is to go through member `via`, to which there is a direct
                              link: the other end is told the same, `via` is told RELAY. LINK_UP with via when it does.
@@ -184,7 +186,8 @@ typedef struct rg_member_action {
     const rg_core_member_t *member;
     uint32_t dial;
     uint8_t nonce[16];
-    uint64_t heartbeat_ns, reconnect_ns; /* WELCOME */
+    uint64_t heartbeat_ns, takeover_ns, reconnect_ns;
+    uint32_t mode; /* WELCOME: rg_mode_t of the coordinator */
     uint64_t gen, note, computed;
     uint64_t via; /* ROUTE, RELAY */
     uint32_t on;  /* RELAY */
@@ -249,6 +252,8 @@ typedef struct rg_coord_params {
                               come back before the first is relayed and whoever is at the end of the second is taken for
                               lost. 0: they have not, and nothing is relayed (L2) */
     uint64_t first_id;     /* member ids start above this one */
+    uint64_t host;         /* SUCCESSION: where the coordinator runs, as members say it (0: not said): it has no vote */
+    uint32_t pid;          /* beside one member of its own process, whose fate it shares */
     char group[RG_CORE_NAME_MAX];
 } rg_coord_params_t;
 
@@ -293,6 +298,12 @@ typedef struct rg_roll_row {
     uint64_t conn;
 } rg_roll_row_t;
 uint32_t rg_coord_roll(const rg_coord_t *c, uint64_t now_ns, rg_roll_row_t *rows, uint32_t cap, uint64_t *epoch);
+typedef struct rg_office_row {
+    uint64_t id, term, term_owner, witness;
+    uint32_t acting, hosted, voters, votes; /* of the view's successor: how many there are, how many are here */
+    rg_mode_t mode;
+} rg_office_row_t;
+void rg_coord_office(const rg_coord_t *c, rg_office_row_t *row);
 uint32_t rg_coord_population(const rg_coord_t *c); /* members and candidates; 0: the group can be forgotten */
 
 /* What a first message of a connection is (wire.c): 1 and the group's name for a join or a rebind, 0 for anything

@@ -157,8 +157,12 @@ int rg_member_next(rg_member_t *m, rg_member_action_t *out) {
     out->text = a->text ? a->text : "";
     if (a->type == RG_MACT_WELCOME) {
         memcpy(out->nonce, m->nonce, 16);
+        out->mode = m->succession ? RG_MODE_SUCCESSION : RG_MODE_AUTHORITY;
+    }
+    if (a->type == RG_MACT_WELCOME || a->type == RG_MACT_OFFICE_OPEN) {
         out->heartbeat_ns = m->heartbeat_ns;
         out->reconnect_ns = m->reconnect_ns;
+        out->takeover_ns = m->takeover_ns;
     }
     return 1;
 }
@@ -312,7 +316,7 @@ static uint64_t patience(const rg_member_t *m) {
  * operation alone and went on could meet others who finished it. */
 static void quorum_stop(rg_member_t *m) {
     uint64_t lost = silence(m), wait = m->takeover_ns + 4 * m->heartbeat_ns;
-    int asked = m->wanted_count && lost >= wait;
+    int asked = lost >= wait && (m->wanted_count || rg_ops_stuck(m));
     if (!asked && (!m->p.quorum_ns || lost < m->takeover_ns + m->p.quorum_ns)) return;
     rg_member_expel(m, RG_ERR_NO_QUORUM,
                     "no coordinator that more than half of the group follows could be reached: the others may have "
@@ -347,6 +351,10 @@ static void control_down(rg_member_t *m) {
     m->control_up = 0;
     m->asked_control = 1;
     if (m->phase == RG_PH_OVER) return;
+    if (m->leave_at != NEVER) { /* whether it heard of that or not: it is not said twice */
+        rg_member_expel(m, RG_ERR_CLOSED, "left; the coordinator could not be told in time", m->view.epoch);
+        return;
+    }
     m->control_at = m->now + m->backoff_ns;
     m->backoff_ns = m->backoff_ns * 2 > BACKOFF_MAX_NS ? BACKOFF_MAX_NS : m->backoff_ns * 2;
     if (succeeds(m)) m->control_at = m->now + m->heartbeat_ns / 16; /* another place is tried next */

@@ -215,6 +215,7 @@ void rg_op_end_here(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t bl
 void rg_ops_release(rg_member_t *m);
 void rg_ops_commit_delayed(rg_member_t *m);
 void rg_ops_local_aborts(rg_member_t *m);
+int rg_ops_stuck(rg_member_t *m); /* something waits for an office */
 void rg_ops_send_wanted(rg_member_t *m);
 void rg_ops_abort_all(rg_member_t *m, rg_status_t status, const char *text);
 void rg_ops_note(rg_member_t *m, int flush);

@@ -322,6 +322,17 @@ static uint8_t unreachable_text(rg_member_t *m, const rg_peer_t *p) {
     return rg_member_intern(m, text);
 }
 
+/* What only an office can set going again: an operation that is stopped or whose participant cannot be reached, a
+ * boundary that waits for a view. */
+int rg_ops_stuck(rg_member_t *m) {
+    if (m->wanted_gen) return 1;
+    for (uint16_t i = m->first; i; i = m->ent[i - 1].next) {
+        const rg_ent_t *e = &m->ent[i - 1];
+        if (ent_unfinished(e) && (m->fenced || unreachable(m, e->key))) return 1;
+    }
+    return 0;
+}
+
 /* Called when the coordinator has been silent for a heartbeat: what it was asked for, and what a broken link keeps
  * from ending, ends here. */
 void rg_ops_local_aborts(rg_member_t *m) {

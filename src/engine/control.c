@@ -46,41 +46,80 @@ static void control_lost(rg_group_t *g, uint64_t now) {
     uint64_t most = (uint64_t)g->cfg.heartbeat_ms * 250000u;
     if (most > CONTROL_BACKOFF_MAX_NS) most = CONTROL_BACKOFF_MAX_NS;
     if (most < CONTROL_BACKOFF_MIN_NS) most = CONTROL_BACKOFF_MIN_NS;
-    if (!c->connecting && now - c->up_since_ns > 4 * most) c->backoff_ns = CONTROL_BACKOFF_MIN_NS;
+    int stayed = !c->connecting && c->up_since_ns && now - c->up_since_ns > 4 * most;
+    if (stayed) {
+        c->backoff_ns = CONTROL_BACKOFF_MIN_NS;
+        if (!c->target) g->next_coord_addr = 0; /* the first of the list is the one that is wanted most */
+    }
     control_hang_up(c);
-    c->retry_at_ns = now + c->backoff_ns;
-    c->backoff_ns = c->backoff_ns * 2 > most ? most : c->backoff_ns * 2;
+    c->retry_at_ns = 0;
+    if (!g->succession || g->phase != RG_PHASE_MEMBER) { /* else the core says when, and where to */
+        c->retry_at_ns = now + c->backoff_ns;
+        c->backoff_ns = c->backoff_ns * 2 > most ? most : c->backoff_ns * 2;
+    }
     rg_member_event_t ev = { .type = RG_MEV_CONTROL_DOWN, .now_ns = now };
     rg_core_event(g, &ev);
 }
 
-rg_status_t rg_control_connect(rg_group_t *g) {
+/* Where the connection is to go. One that is open is given up at the next round: not from inside a read of it. */
+void rg_control_aim(rg_group_t *g, const rg_member_action_t *a) {
     rg_control_t *c = &g->control;
-    if (c->fd >= 0) return RG_OK;
-    const struct sockaddr *sa = (const struct sockaddr *)&g->coord_addr[g->next_coord_addr];
-    g->next_coord_addr = (g->next_coord_addr + 1) % g->n_coord_addr;
-    socklen_t len = sa->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-    rg_error_t err = { 0 };
-    int fd = rg_os_connect(sa, len, &err);
-    if (fd < 0) {
-        c->retry_at_ns = rg_os_now_ns() + c->backoff_ns;
-        rg_group_set_errmsg(g, "%s", err.text);
-        return err.status;
+    c->target = a->peer;
+    c->n_places = 0;
+    if (a->member && g->tp_ops->places)
+        c->n_places =
+            (uint32_t)g->tp_ops->places(g->tp, a->member->addr, a->member->addr_len, c->place, RG_CONTROL_PLACES);
+    if (c->fd >= 0 && g->succession) c->renew = 2;
+    else if (c->fd >= 0) c->renew = !c->connecting;
+    else if (!c->retry_at_ns || g->phase == RG_PHASE_MEMBER) c->retry_at_ns = 1;
+}
+
+/* A socket that is on its way to the next place of the target; -1: there is none left. */
+static int dial_next(rg_group_t *g, rg_error_t *err) {
+    rg_control_t *c = &g->control;
+    uint32_t n = c->target ? c->n_places : (uint32_t)g->n_coord_addr;
+    if (c->target && c->target == g->self_id) return c->tried++ ? -1 : rg_office_dial(g);
+    while (c->tried < n) {
+        c->at = c->target ? c->tried : (uint32_t)g->next_coord_addr;
+        c->tried++;
+        const struct sockaddr *sa = (const struct sockaddr *)(c->target ? &c->place[c->at] : &g->coord_addr[c->at]);
+        if (!c->target) g->next_coord_addr = (g->next_coord_addr + 1) % g->n_coord_addr;
+        int fd = rg_os_connect(sa, sa->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in),
+                               err);
+        if (fd >= 0) return fd;
     }
-    int one = 1;
+    return -1;
+}
+
+/* Begins with the next place, and says that there is no coordinator when all have been tried. */
+static void control_dial(rg_group_t *g, uint64_t now) {
+    rg_control_t *c = &g->control;
+    rg_error_t err = { RG_OK, 0, "" };
+    uint32_t n = c->target ? c->n_places : (uint32_t)g->n_coord_addr;
+    int one = 1, fd = dial_next(g, &err);
+    struct epoll_event e = { .events = EPOLLIN | EPOLLOUT, .data.u32 = 1 };
+    if (fd >= 0 && epoll_ctl(g->epfd, EPOLL_CTL_ADD, fd, &e) != 0) {
+        rg_fail(&err, RG_ERR_SYSTEM, errno, "coordinator %s: %s", g->cfg.coordinator, strerror(errno));
+        close(fd);
+        fd = -1;
+    }
+    if (fd < 0) {
+        if (err.text[0]) rg_group_set_errmsg(g, "%s", err.text);
+        c->connecting = 1;
+        control_lost(g, now);
+        return;
+    }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     c->fd = fd;
     c->connecting = 1;
-    c->connect_by_ns = rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 1000000u;
+    c->connect_by_ns = now + (uint64_t)g->cfg.heartbeat_ms * 1000000u / (n > 4 ? 4 : n ? n : 1);
     c->retry_at_ns = 0;
-    struct epoll_event e = { .events = EPOLLIN | EPOLLOUT, .data.u32 = 1 };
-    if (epoll_ctl(g->epfd, EPOLL_CTL_ADD, fd, &e) != 0) {
-        rg_group_set_errmsg(g, "coordinator %s: %s", g->cfg.coordinator, strerror(errno));
-        control_hang_up(c);
-        c->retry_at_ns = rg_os_now_ns() + c->backoff_ns;
-        return RG_ERR_SYSTEM;
-    }
-    return RG_OK;
+}
+
+void rg_control_connect(rg_group_t *g) {
+    if (g->control.fd >= 0) return;
+    g->control.tried = 0;
+    control_dial(g, rg_os_now_ns());
 }
 
 int rg_control_fd_events(const rg_control_t *c) {
@@ -114,7 +153,8 @@ static int buffer_reserve(uint8_t **p, size_t *cap, size_t need) {
 
 rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len) {
     rg_control_t *c = &g->control;
-    if (c->fd < 0) return RG_ERR_COORDINATOR; /* the core repeats what matters when the connection is back */
+    /* The core repeats what matters when the connection is back, or when another one is there. */
+    if (c->fd < 0 || c->connecting || c->renew == 2) return RG_ERR_COORDINATOR;
     if (c->out_off == c->out_len) c->out_off = c->out_len = 0;
     if (c->out_len - c->out_off > CONTROL_OUT_MAX || !buffer_reserve(&c->out, &c->out_cap, c->out_len + len + 4)) {
         shutdown(c->fd, SHUT_RDWR); /* a message that is lost on a connection that stays is never repeated */
@@ -124,7 +164,7 @@ rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len) {
     for (int i = 0; i < 4; i++) p[i] = (uint8_t)(len >> (8 * i));
     memcpy(p + 4, bytes, len);
     c->out_len += len + 4;
-    if (!c->connecting) control_flush(c); /* a failure shows up at the next read */
+    control_flush(c); /* a failure shows up at the next read */
     return RG_OK;
 }
 
@@ -133,7 +173,7 @@ rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len) {
 static int control_frames(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
     size_t off = 0;
-    while (c->fd >= 0 && c->in_len - off >= 4) {
+    while (c->fd >= 0 && c->renew != 2 && c->in_len - off >= 4) {
         const uint8_t *p = c->in + off;
         uint32_t len = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
         if (len > RG_CORE_MAX_MESSAGE) return -1;
@@ -195,10 +235,11 @@ static int control_connected(rg_group_t *g, uint64_t now) {
     else return 0;
     if (err) {
         rg_group_set_errmsg(g, "coordinator %s: %s", g->cfg.coordinator, strerror(err));
-        control_lost(g, now);
+        control_hang_up(c);
+        control_dial(g, now);
         return 1;
     }
-    if (!g->tls) {
+    if (!g->tls || (c->target && c->target == g->self_id)) {
         c->connecting = 0;
         control_is_up(g, now);
         return 1;
@@ -215,14 +256,18 @@ static int control_connected(rg_group_t *g, uint64_t now) {
 
 int rg_control_poll(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
+    if (c->renew == 2) {
+        control_hang_up(c);
+        c->retry_at_ns = now;
+    }
     if (c->fd < 0) {
         if (c->retry_at_ns && now >= c->retry_at_ns && g->phase != RG_PHASE_OVER) rg_control_connect(g);
         return 0;
     }
-    if (c->connecting && (!control_connected(g, now) || c->fd < 0)) return c->fd < 0;
+    if (c->connecting && (!control_connected(g, now) || c->fd < 0 || c->connecting)) return c->fd < 0;
     /* A coordinator that has closed the connection may have said why: what it sent is read first. */
     int any = 0, dead = 0, cut = control_flush(c) != 0;
-    while (c->fd >= 0 && !dead) {
+    while (c->fd >= 0 && c->renew != 2 && !dead) {
         if (!buffer_reserve(&c->in, &c->in_cap, c->in_len + 16384)) break;
         size_t room = c->in_cap - c->in_len;
         ssize_t n = rg_net_recv(c->fd, c->tls, c->in + c->in_len, room);
@@ -239,9 +284,10 @@ int rg_control_poll(rg_group_t *g, uint64_t now) {
         dead = control_frames(g, now) != 0;
         if ((size_t)n < room && !cut) break;
     }
+    if (c->renew == 2) return 1;
     if (c->fd >= 0 && (dead || cut)) {
         control_frames(g, now);
-        if (c->fd >= 0) control_lost(g, now);
+        if (c->fd >= 0 && c->renew != 2) control_lost(g, now);
         return 1;
     }
     if (any) {

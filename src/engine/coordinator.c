@@ -7,7 +7,8 @@
 
 #include "config.h"
 #include "core/core.h"
-#include "core/wire.h"
+#include "engine/coordinator.h"
+#include "engine/roll.h"
 #include "observe/log.h"
 #include "os/os.h"
 #include "os/tls.h"
@@ -16,7 +17,6 @@
 #include <jansson.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,8 +33,15 @@
 #define CO_ACCEPT_BATCH 32      /* so that a flood of connections does not starve those that talk */
 #define CO_ACCEPT_PAUSE_NS 100000000ull
 #define CO_SLOTS 65536u /* connection ids are sequence << 16 | slot */
-#define CO_STATUS_MAX (64u << 20)
-static const char co_status_word[8] = { 'R', 'G', 'S', 'T', 'A', 'T', 'U', 'S' };
+
+/* A connection that another thread has brought, until the loop takes it. */
+struct co_guest {
+    struct co_guest *next;
+    int fd;
+    uint32_t len;
+    int local; /* from this very process */
+    uint8_t head[80];
+};
 
 struct co_group {
     char name[RG_CORE_NAME_MAX];
@@ -65,8 +72,15 @@ struct rg_coordinator {
     uv_loop_t loop;
     uv_poll_t listener[2]; /* one for each address family */
     uv_timer_t timer;
-    uv_async_t wake;
+    uv_async_t wake, door; /* to stop; guests, and news of the coordinator that this one stands by for */
     pthread_t thread;
+    pthread_mutex_t door_lock; /* for the next two */
+    struct co_guest *guests;
+    int standby_for_it; /* the other one serves, so this one does not */
+    rg_watch_t *watch;
+    int succession, hosted, stands_by; /* stands_by: as the loop last heard of standby_for_it */
+    uint64_t found_at_ns;              /* no group is founded before */
+    uint64_t takeover_ns, heartbeat_ns, reconnect_ns;
     int listen_fd[2], stopping;
     uint32_t n_listen, n_polled;
     uint64_t resume_ns; /* accepting is paused until then; 0: it is not */
@@ -75,8 +89,10 @@ struct rg_coordinator {
     rg_tls_ctx_t *tls;  /* NULL: without TLS */
     uint64_t log_at;    /* when the next line about a stranger may be logged, */
     uint32_t log_muted; /* and how many were not */
-    uint32_t max_members, max_groups, heartbeat_ms;
-    uint64_t owner, sequence;
+    uint32_t max_members, max_groups;
+    uint64_t owner, sequence, host;
+    char office_group[RG_CORE_NAME_MAX], standby[256]; /* an office: what it is for; a standby: for whom */
+    uint64_t office_id;
     struct co_group **groups;
     uint32_t n_groups;
     struct co_conn **slots;
@@ -233,7 +249,7 @@ static void co_log_stranger(struct co_conn *c, const char *why) {
 static void co_refuse(struct co_conn *c, rg_status_t status, const char *text) {
     uint8_t out[RG_CORE_TEXT_MAX + 32];
     size_t n = rg_wire_refusal(out, sizeof out, status, text);
-    if (n) co_send(c, out, n, CO_STATUS_MAX);
+    if (n) co_send(c, out, n, RG_STATUS_MAX);
     co_finish(c);
 }
 
@@ -319,11 +335,32 @@ static int co_group_memory(rg_coordinator_t *co, struct co_group *g) {
     return 0;
 }
 
+/* An office is for one group. */
+static int co_is_for(const rg_coordinator_t *co, const char *name) {
+    return !co->hosted || strcmp(name, co->office_group) == 0;
+}
+
+/* Who forgets a group must never again be the coordinator that voted on its views: each has an id of its own. */
+static rg_status_t co_group_id(const rg_coordinator_t *co, uint64_t *id) {
+    if (!co->succession) *id = co->owner;
+    if (co->hosted) *id = co->office_id;
+    if (!co->succession || co->hosted) return RG_OK;
+    rg_status_t st = rg_os_random(id, sizeof *id);
+    *id = (*id | RG_OFFICE_STANDALONE) & ~0xffffull;
+    return st;
+}
+
 /* The group of that name, made when it is new. NULL: no room or no memory, the connection is closed. */
 static struct co_group *co_group_get(rg_coordinator_t *co, const char *name) {
     rg_coord_params_t p = { .max_members = co->max_members,
-                            .heartbeat_ns = co->heartbeat_ms * 1000000ull,
-                            .id = co->owner };
+                            .heartbeat_ns = co->heartbeat_ns,
+                            .mode = co->succession ? RG_MODE_SUCCESSION : RG_MODE_AUTHORITY,
+                            .hosted = (uint32_t)co->hosted,
+                            .takeover_ns = co->takeover_ns,
+                            .reconnect_ns = co->reconnect_ns,
+                            .found_at_ns = co->found_at_ns,
+                            .host = co->host,
+                            .pid = (uint32_t)getpid() };
     struct co_group *g;
     for (uint32_t i = 0; i < co->n_groups; i++)
         if (!strcmp(co->groups[i]->name, name) && !co->groups[i]->ended) return co->groups[i];
@@ -336,7 +373,8 @@ static struct co_group *co_group_get(rg_coordinator_t *co, const char *name) {
     if (!g) return NULL;
     snprintf(g->name, sizeof g->name, "%s", name);
     memcpy(p.group, g->name, sizeof p.group);
-    if (co_group_memory(co, g) || rg_os_random(p.nonce, sizeof p.nonce) || rg_coord_init(g->core, &p)) {
+    if (co_group_memory(co, g) || co_group_id(co, &p.id) || rg_os_random(p.nonce, sizeof p.nonce) ||
+        rg_coord_init(g->core, &p)) {
         co_group_free(g);
         return NULL;
     }
@@ -345,21 +383,25 @@ static struct co_group *co_group_get(rg_coordinator_t *co, const char *name) {
     return g;
 }
 
+static void co_cut_off(rg_coordinator_t *co, struct co_group *g) {
+    for (uint32_t s = 0; g->conns && s < co->next_slot; s++) {
+        struct co_conn *c = co->slots[s];
+        if (!c || c->group != g) continue;
+        c->group = NULL;
+        g->conns--;
+        co_finish(c);
+    }
+}
+
 /* A group that nobody belongs to is forgotten with whatever connections it still has. */
 static void co_forget_empty(rg_coordinator_t *co) {
     for (uint32_t i = 0; i < co->n_groups;) {
         struct co_group *g = co->groups[i];
-        if (!g->ended && rg_coord_population(g->core)) {
+        if (!g->ended && (co->hosted || rg_coord_population(g->core))) {
             i++;
             continue;
         }
-        for (uint32_t s = 0; g->conns && s < co->next_slot; s++) {
-            struct co_conn *c = co->slots[s];
-            if (!c || c->group != g) continue;
-            c->group = NULL;
-            g->conns--;
-            co_finish(c);
-        }
+        co_cut_off(co, g);
         RG_LOGF(&co->log, RG_LOG_DEBUG, "group %s: %s", g->name, g->ended ? "given up" : "forgotten");
         co_group_free(g);
         co->groups[i] = co->groups[--co->n_groups];
@@ -400,62 +442,34 @@ static void co_settle(rg_coordinator_t *co) {
 
 /* ---- The roll -------------------------------------------------------------------------------------------------- */
 
-static json_t *co_row_json(rg_coordinator_t *co, const rg_roll_row_t *r) {
+/* Where a connection comes from, for the roll: 0 when it is gone. */
+static int co_address_of(void *arg, uint64_t conn, char *out, size_t cap) {
     struct sockaddr_storage ss;
     socklen_t len = sizeof ss;
-    char identity[33], address[96] = "", host[17], site[17] = "", links[2 * RG_CORE_NET + 1];
-    struct co_conn *c = co_find(co, r->conn);
-    for (int i = 0; i < 16; i++) snprintf(identity + 2 * i, 3, "%02x", r->identity[i]);
-    /* Hosts and sites are hashes: equal ones are the same place. Links are classes, as the choice of algorithms knows
-     * them: latency and bandwidth on the host, on the site, and beyond. */
-    snprintf(host, sizeof host, "%016llx", (unsigned long long)r->host);
-    if (r->site) snprintf(site, sizeof site, "%016llx", (unsigned long long)r->site);
-    for (int i = 0; i < RG_CORE_NET; i++) snprintf(links + 2 * i, 3, "%02x", r->net[i]);
-    if (c && !getpeername(c->fd, (struct sockaddr *)&ss, &len))
-        rg_os_addr_text((struct sockaddr *)&ss, address, sizeof address);
-    json_t *label = json_string(r->label); /* NULL when it is no UTF-8 */
-    return json_pack("{s:i s:s s:I s:s s:o s:s s:I s:s s:s s:s s:I s:I s:I s:I s:I s:f s:b}", "rank",
-                     r->candidate ? -1 : (int)r->rank, "state",
-                     r->candidate   ? "candidate"
-                     : r->suspected ? "suspected"
-                                    : "member",
-                     "id", (json_int_t)r->id, "identity", identity, "label", label ? label : json_string("?"),
-                     "address", address, "pid", (json_int_t)r->pid, "host", host, "site", site, "links", links,
-                     "first_boundary", (json_int_t)r->first_gen, "boundary", (json_int_t)r->boundary, "operations",
-                     (json_int_t)r->operations, "bytes_sent", (json_int_t)r->bytes_sent, "bytes_received",
-                     (json_int_t)r->bytes_received, "heartbeat_age_ms", (double)r->heartbeat_age_ns / 1e6, "connected",
-                     c != NULL);
-}
-
-static json_t *co_group_json(rg_coordinator_t *co, struct co_group *g, rg_roll_row_t *rows, uint32_t cap) {
-    uint64_t epoch = 0;
-    uint32_t n = rg_coord_roll(g->core, rg_os_now_ns(), rows, cap, &epoch);
-    json_t *members = json_array();
-    if (n > cap) n = cap;
-    for (uint32_t i = 0; i < n; i++) json_array_append_new(members, co_row_json(co, &rows[i]));
-    json_t *name = json_string(g->name);
-    return json_pack("{s:o s:I s:o}", "name", name ? name : json_string("?"), "epoch", (json_int_t)epoch, "members",
-                     members);
+    struct co_conn *c = co_find(arg, conn);
+    if (!c) return 0;
+    memset(&ss, 0, sizeof ss);
+    if (getpeername(c->fd, (struct sockaddr *)&ss, &len)) return 1;
+    if (ss.ss_family == AF_UNIX) snprintf(out, cap, "this process");
+    else rg_os_addr_text((struct sockaddr *)&ss, out, cap);
+    return 1;
 }
 
 static void co_answer_status(struct co_conn *c) {
     rg_coordinator_t *co = c->co;
-    uint32_t cap = 0;
     json_t *groups = json_array(), *all;
     for (uint32_t i = 0; i < co->n_groups; i++) {
-        uint32_t n = rg_coord_population(co->groups[i]->core);
-        if (n > cap) cap = n;
+        const struct co_group *g = co->groups[i];
+        if (!g->ended) json_array_append_new(groups, rg_roll_json(g->core, g->name, co_address_of, co));
     }
-    rg_roll_row_t *rows = calloc(cap + 1u, sizeof *rows);
-    for (uint32_t i = 0; rows && i < co->n_groups; i++)
-        if (!co->groups[i]->ended) json_array_append_new(groups, co_group_json(co, co->groups[i], rows, cap));
-    all = json_pack("{s:s s:s s:I s:I s:o}", "address", co->address, "version", rg_version(), "heartbeat_ms",
-                    (json_int_t)co->heartbeat_ms, "connections", (json_int_t)co->n_conns, "groups", groups);
+    all = json_pack("{s:s s:s s:I s:I s:I s:b s:s s:b s:o}", "address", co->address, "version", rg_version(),
+                    "heartbeat_ms", (json_int_t)(co->heartbeat_ns / 1000000), "takeover_ms",
+                    (json_int_t)(co->takeover_ns / 1000000), "connections", (json_int_t)co->n_conns, "serves",
+                    !co->stands_by, "standby_for", co->standby, "hosted", co->hosted, "groups", groups);
     char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
-    if (text) co_send(c, (const uint8_t *)text, strlen(text), CO_STATUS_MAX);
+    if (text) co_send(c, (const uint8_t *)text, strlen(text), RG_STATUS_MAX);
     co_finish(c);
     free(text);
-    free(rows);
     json_decref(all);
 }
 
@@ -470,11 +484,17 @@ static void co_refuse_group(struct co_conn *c) {
 
 static void co_first_frame(struct co_conn *c, const uint8_t *bytes, size_t len) {
     char name[RG_CORE_NAME_MAX];
-    if (len >= sizeof co_status_word && !memcmp(bytes, co_status_word, sizeof co_status_word)) {
+    if (len >= 8 && !memcmp(bytes, RG_STATUS_WORD, 8)) {
         co_answer_status(c);
         return;
     }
-    int known = rg_wire_peek_group(bytes, len, name);
+    if (len >= 8 && !memcmp(bytes, RG_SERVES_WORD, 8)) {
+        uint8_t answer = c->co->hosted ? RG_SERVES_HOSTED : c->co->stands_by ? RG_SERVES_NOT : RG_SERVES_ALONE;
+        co_send(c, &answer, 1, RG_STATUS_MAX);
+        co_finish(c);
+        return;
+    }
+    int known = rg_wire_peek_group(bytes, len, name) && !c->co->stands_by && co_is_for(c->co, name);
     struct co_group *g = known ? co_group_get(c->co, name) : NULL;
     if (known && !g && c->co->n_groups == c->co->max_groups) {
         co_refuse_group(c);
@@ -564,7 +584,7 @@ static int co_slot(rg_coordinator_t *co) {
     return co->next_slot < CO_SLOTS ? (int)co->next_slot++ : -1;
 }
 
-static void co_accepted(rg_coordinator_t *co, int fd) {
+static struct co_conn *co_accepted(rg_coordinator_t *co, int fd) {
     int on = 1, slot = co_slot(co);
     struct co_conn *c = slot < 0 ? NULL : calloc(1, sizeof *c);
     if (c) c->in = malloc(CO_FIRST_FRAME_MAX + 4);
@@ -572,7 +592,7 @@ static void co_accepted(rg_coordinator_t *co, int fd) {
         if (c) free(c->in);
         free(c);
         close(fd);
-        return;
+        return NULL;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -587,6 +607,7 @@ static void co_accepted(rg_coordinator_t *co, int fd) {
     if (co->n_expiring >= CO_STRANGERS) co_doom(co->first);
     co_expiring_add(co, c);
     co_watch(c);
+    return c;
 }
 
 static void co_on_listener(uv_poll_t *h, int status, int events) {
@@ -629,6 +650,77 @@ static void co_on_timer(uv_timer_t *t) {
     co_settle(co);
 }
 
+/* ---- Guests, and standing by ------------------------------------------------------------------------------------ */
+
+void rg_office_admit(rg_coordinator_t *co, int fd, const uint8_t *head, uint32_t len, int local) {
+    struct co_guest *g = len <= sizeof g->head ? calloc(1, sizeof *g) : NULL;
+    if (!g) {
+        close(fd);
+        return;
+    }
+    g->fd = fd;
+    g->len = len;
+    g->local = local;
+    if (len) memcpy(g->head, head, len);
+    pthread_mutex_lock(&co->door_lock);
+    struct co_guest **at = &co->guests;
+    while (*at) at = &(*at)->next;
+    *at = g;
+    uv_async_send(&co->door);
+    pthread_mutex_unlock(&co->door_lock);
+}
+
+static void co_guest(rg_coordinator_t *co, struct co_guest *g) {
+    struct co_conn *c = co_accepted(co, g->fd);
+    if (c && g->local) c->opening = 0;
+    if (c && g->len) {
+        memcpy(c->in, g->head, g->len);
+        c->in_len = g->len;
+        co_frames(c);
+    }
+    free(g);
+    co_settle(co);
+}
+
+/* The other one serves: everybody who is here goes there. Or it does not: members that come are at home here from now
+ * on; a new group is founded only when those of a running one have had the time to come. */
+static void co_stand_by(rg_coordinator_t *co, int by) {
+    if (by == co->stands_by) return;
+    co->stands_by = by;
+    RG_LOGF(&co->log, RG_LOG_INFO,
+            by ? "coordinator: %s serves: standing by" : "coordinator: %s does not answer: serving", co->standby);
+    if (!by) co->found_at_ns = rg_os_now_ns() + co->heartbeat_ns;
+    for (uint32_t i = 0; by && i < co->n_groups; i++) {
+        co_cut_off(co, co->groups[i]);
+        co->groups[i]->ended = 1;
+    }
+}
+
+static void co_on_door(uv_async_t *d) {
+    rg_coordinator_t *co = d->data;
+    if (co->stopping) return;
+    pthread_mutex_lock(&co->door_lock);
+    struct co_guest *g = co->guests;
+    int by = co->standby_for_it;
+    co->guests = NULL;
+    pthread_mutex_unlock(&co->door_lock);
+    co_stand_by(co, by);
+    while (g) {
+        struct co_guest *next = g->next;
+        co_guest(co, g);
+        g = next;
+    }
+    co_settle(co);
+}
+
+static void co_watched(void *arg, int serves) {
+    rg_coordinator_t *co = arg;
+    pthread_mutex_lock(&co->door_lock);
+    co->standby_for_it = serves;
+    uv_async_send(&co->door);
+    pthread_mutex_unlock(&co->door_lock);
+}
+
 /* ---- Life ------------------------------------------------------------------------------------------------------ */
 
 static void co_on_wake(uv_async_t *w) {
@@ -645,6 +737,7 @@ static void co_on_wake(uv_async_t *w) {
     uv_timer_stop(&co->timer);
     uv_close((uv_handle_t *)&co->timer, NULL);
     uv_close((uv_handle_t *)&co->wake, NULL);
+    uv_close((uv_handle_t *)&co->door, NULL);
 }
 
 static void *co_main(void *arg) {
@@ -657,6 +750,13 @@ static void co_free(rg_coordinator_t *co) {
     for (uint32_t k = 0; k < co->n_listen; k++) close(co->listen_fd[k]);
     for (uint32_t i = 0; i < co->n_groups; i++) co_group_free(co->groups[i]);
     rg_tls_close(co->tls);
+    while (co->guests) {
+        struct co_guest *g = co->guests;
+        co->guests = g->next;
+        close(g->fd);
+        free(g);
+    }
+    pthread_mutex_destroy(&co->door_lock);
     free(co->groups);
     free(co->slots);
     free(co);
@@ -713,8 +813,9 @@ static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err) {
     int rc = uv_loop_init(&co->loop);
     if (rc) return rg_fail(err, RG_ERR_SYSTEM, -rc, "coordinator: event loop: %s", uv_strerror(rc));
     uv_async_init(&co->loop, &co->wake, co_on_wake);
+    uv_async_init(&co->loop, &co->door, co_on_door);
     uv_timer_init(&co->loop, &co->timer);
-    co->wake.data = co->timer.data = co;
+    co->wake.data = co->door.data = co->timer.data = co;
     for (uint32_t k = 0; !rc && k < co->n_listen; k++) {
         rc = uv_poll_init(&co->loop, &co->listener[k], co->listen_fd[k]);
         if (rc) break;
@@ -752,6 +853,61 @@ static void co_log_security(rg_coordinator_t *co) {
             co->address);
 }
 
+static rg_coordinator_t *co_new(uint32_t max_groups, rg_error_t *err) {
+    rg_coordinator_t *co = calloc(1, sizeof *co);
+    if (co) {
+        co->max_groups = max_groups;
+        co->groups = calloc(max_groups, sizeof(struct co_group *));
+        co->slots = calloc(CO_SLOTS, sizeof(struct co_conn *));
+        pthread_mutex_init(&co->door_lock, NULL);
+    }
+    if (co && co->groups && co->slots) return co;
+    if (co) co_free(co);
+    rg_fail(err, RG_ERR_NOMEM, 0, "coordinator: out of memory");
+    return NULL;
+}
+
+/* Begins as one that stands by: the other one has a heartbeat to show itself. */
+static rg_status_t co_stand_by_for(rg_coordinator_t *co, const rg_coordinator_config_t *c, rg_error_t *err) {
+    struct sockaddr_storage addrs[8];
+    int n = rg_os_resolve_list(c->standby, addrs, 8, err);
+    if (n < 0) return (rg_status_t)n;
+    rg_watch_config_t w = { .addrs = addrs,
+                            .n = n,
+                            .tls = RG_TLS_FILES(c),
+                            .every_ns = co->heartbeat_ns / 8,
+                            .patience_ns = co->heartbeat_ns,
+                            .tell = co_watched,
+                            .arg = co };
+    return rg_watch_start(&w, &co->watch, err);
+}
+
+/* Nobody can know a port that the kernel has just chosen. At one that was named there may have been a coordinator
+ * before, whose members are on their way. */
+static uint64_t co_may_found(const rg_coordinator_t *co, const char *listen) {
+    const char *colon = strrchr(listen, ':');
+    return colon && strtoul(colon + 1, NULL, 10) ? rg_os_now_ns() + co->heartbeat_ns : 0;
+}
+
+static rg_status_t co_set_up(rg_coordinator_t *co, const rg_coordinator_config_t *c, rg_error_t *err) {
+    co->max_members = c->max_members;
+    co->heartbeat_ns = c->heartbeat_ms * 1000000ull;
+    co->takeover_ns = c->takeover_ms ? c->takeover_ms * 1000000ull : 2 * co->heartbeat_ns;
+    co->succession = c->succession == RG_ON;
+    co->host = rg_os_host(getenv("RG_HOST"));
+    co->found_at_ns = co_may_found(co, c->listen);
+    rg_status_t status = rg_log_init(&co->log, c->log_level, c->log_fn, c->log_user, err);
+    if (status) return status;
+    if (c->standby && !co->succession)
+        return rg_fail(err, RG_ERR_INVALID, 0, "coordinator: a standby needs succession: leave RG_SUCCESSION on");
+    if ((status = rg_os_random(&co->owner, sizeof co->owner)))
+        return rg_fail(err, status, errno, "coordinator: no random numbers: %s", strerror(errno));
+    if ((status = rg_tls_open(&RG_TLS_FILES(c), &co->tls, err))) return status;
+    if ((status = co_listen(co, c->listen, err))) return status;
+    co_log_security(co);
+    return RG_OK;
+}
+
 rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coordinator_t **out, rg_error_t *err) {
     rg_coordinator_config_t c;
     char *strings;
@@ -759,37 +915,40 @@ rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coord
     *out = NULL;
     rg_status_t status = rg_coordinator_config_resolve(config, &c, &strings, err);
     if (status) return status;
-    rg_coordinator_t *co = calloc(1, sizeof *co);
-    status = RG_ERR_NOMEM;
-    if (!co) {
-        rg_fail(err, status, 0, "coordinator: out of memory");
-        goto fail;
+    rg_coordinator_t *co = co_new(c.max_groups, err);
+    status = co ? co_set_up(co, &c, err) : RG_ERR_NOMEM;
+    if (!status) {
+        co->stands_by = co->standby_for_it = c.standby != NULL;
+        snprintf(co->standby, sizeof co->standby, "%s", c.standby ? c.standby : "");
+        status = co_run(co, err);
     }
-    if ((status = rg_log_init(&co->log, c.log_level, c.log_fn, c.log_user, err))) goto fail;
-    co->max_members = c.max_members;
-    co->heartbeat_ms = c.heartbeat_ms;
-    co->max_groups = c.max_groups;
-    status = RG_ERR_NOMEM;
-    co->groups = calloc(co->max_groups, sizeof(struct co_group *));
-    co->slots = calloc(CO_SLOTS, sizeof(struct co_conn *));
-    if (!co->groups || !co->slots) {
-        rg_fail(err, status, 0, "coordinator: out of memory");
-        goto fail;
+    if (status) {
+        if (co) co_free(co);
+    } else if (c.standby && (status = co_stand_by_for(co, &c, err))) {
+        rg_coordinator_stop(co);
     }
-    if ((status = rg_os_random(&co->owner, sizeof co->owner))) {
-        rg_fail(err, status, errno, "coordinator: no random numbers: %s", strerror(errno));
-        goto fail;
-    }
-    if ((status = rg_tls_open(&RG_TLS_FILES(&c), &co->tls, err))) goto fail;
-    if ((status = co_listen(co, c.listen, err))) goto fail;
-    co_log_security(co);
-    if ((status = co_run(co, err))) goto fail;
     rg_config_free(strings);
-    *out = co;
-    return RG_OK;
-fail:
-    rg_config_free(strings);
-    if (co) co_free(co);
+    if (!status) *out = co;
+    return status;
+}
+
+rg_status_t rg_office_start(const rg_office_config_t *config, rg_coordinator_t **out, rg_error_t *err) {
+    *out = NULL;
+    rg_coordinator_t *co = co_new(1, err);
+    if (!co) return RG_ERR_NOMEM;
+    co->hosted = co->succession = 1;
+    co->office_id = config->id;
+    co->max_members = config->max_members;
+    co->heartbeat_ns = config->heartbeat_ns;
+    co->takeover_ns = config->takeover_ns;
+    co->reconnect_ns = config->reconnect_ns;
+    co->log = config->log;
+    snprintf(co->office_group, sizeof co->office_group, "%s", config->group);
+    snprintf(co->address, sizeof co->address, "%s", config->where);
+    rg_status_t status = rg_tls_open(&config->tls, &co->tls, err);
+    if (!status) status = co_run(co, err);
+    if (status) co_free(co);
+    else *out = co;
     return status;
 }
 
@@ -799,131 +958,11 @@ const char *rg_coordinator_address(const rg_coordinator_t *coordinator) {
 
 void rg_coordinator_stop(rg_coordinator_t *co) {
     if (!co) return;
+    rg_watch_stop(co->watch);
     uv_async_send(&co->wake);
     pthread_join(co->thread, NULL);
     uv_loop_close(&co->loop);
     co_free(co);
-}
-
-/* ---- Asking a coordinator -------------------------------------------------------------------------------------- */
-
-struct co_asked {
-    const char *address;
-    int fd;
-    rg_tls_t *tls;
-    uint64_t deadline;
-};
-
-/* Waits until fd is ready; 0, or a negative status. */
-static rg_status_t co_ask_wait(int fd, short events, uint64_t deadline, const char *address, rg_error_t *err) {
-    for (;;) {
-        uint64_t now = rg_os_now_ns();
-        struct pollfd p = { .fd = fd, .events = events };
-        if (now >= deadline) return rg_fail(err, RG_ERR_TIMEOUT, 0, "status of %s: no answer in time", address);
-        int rc = poll(&p, 1, (int)((deadline - now) / 1000000 + 1));
-        if (rc > 0) return RG_OK;
-        if (rc < 0 && errno != EINTR)
-            return rg_fail(err, RG_ERR_SYSTEM, errno, "status of %s: poll: %s", address, strerror(errno));
-    }
-}
-
-static rg_status_t co_ask_move(struct co_asked *a, uint8_t *buf, size_t len, int out, rg_error_t *err) {
-    const char *address = a->address;
-    int fd = a->fd;
-    while (len || (out && rg_net_unsent(a->tls))) {
-        ssize_t n = out ? rg_net_send(fd, a->tls, buf, len) : rg_net_recv(fd, a->tls, buf, len);
-        if (n > 0) {
-            buf += n;
-            len -= (size_t)n;
-        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            rg_status_t status = co_ask_wait(fd, out ? POLLOUT : POLLIN, a->deadline, address, err);
-            if (status) return status;
-        } else if (n == 0 || errno != EINTR) {
-            if (*rg_tls_why(a->tls))
-                return rg_fail(err, RG_ERR_REFUSED, 0, "status of %s: %s", address, rg_tls_why(a->tls));
-            return rg_fail(err, RG_ERR_COORDINATOR, n ? errno : 0,
-                           "status of %s: %s (is a coordinator listening there?)", address,
-                           n ? strerror(errno) : "the connection was closed");
-        }
-    }
-    return RG_OK;
-}
-
-static rg_status_t co_ask_open(struct co_asked *a, rg_tls_ctx_t *ctx, rg_error_t *err) {
-    rg_status_t status = co_ask_wait(a->fd, POLLOUT, a->deadline, a->address, err);
-    int rc = 0;
-    if (status || !ctx) return status;
-    a->tls = rg_tls_new(ctx, a->fd, 0, 0);
-    if (!a->tls) return rg_fail(err, RG_ERR_NOMEM, 0, "status of %s: out of memory", a->address);
-    while (!status && (rc = rg_tls_handshake(a->tls)) == 0)
-        status = co_ask_wait(a->fd, rg_tls_unsent(a->tls) ? POLLOUT : POLLIN, a->deadline, a->address, err);
-    return rc < 0 ? rg_fail(err, RG_ERR_REFUSED, 0, "status of %s: %s", a->address, rg_tls_why(a->tls)) : status;
-}
-
-/* What answers may be a refusal, in the form in which a member would get it. */
-static rg_status_t co_ask_refused(struct co_asked *a, const char *text, size_t len, rg_error_t *err) {
-    rg_r_t r = { (const uint8_t *)text, len, 0, 0 };
-    char why[RG_CORE_TEXT_MAX] = "";
-    uint16_t version;
-    if (rg_r_header(&r, &version) != RG_MSG_REFUSE) return RG_OK;
-    rg_r_u32(&r);
-    rg_r_text(&r, why, sizeof why);
-    return rg_fail(err, RG_ERR_REFUSED, 0, "status of %s: %s", a->address, why);
-}
-
-static rg_status_t co_ask(struct co_asked *a, rg_tls_ctx_t *ctx, char **json, rg_error_t *err) {
-    uint8_t h[4], ask[4 + sizeof co_status_word] = { sizeof co_status_word, 0, 0, 0 };
-    rg_status_t status = co_ask_open(a, ctx, err);
-    memcpy(ask + 4, co_status_word, sizeof co_status_word);
-    if (!status) status = co_ask_move(a, ask, sizeof ask, 1, err);
-    if (!status) status = co_ask_move(a, h, sizeof h, 0, err);
-    if (status) return status;
-    size_t len = h[0] | (size_t)h[1] << 8 | (size_t)h[2] << 16 | (size_t)h[3] << 24;
-    if (!len || len > CO_STATUS_MAX)
-        return rg_fail(err, RG_ERR_PROTOCOL, 0, "status of %s: what answers there is no coordinator", a->address);
-    char *text = malloc(len + 1);
-    if (!text) return rg_fail(err, RG_ERR_NOMEM, 0, "status of %s: out of memory", a->address);
-    status = co_ask_move(a, (uint8_t *)text, len, 0, err);
-    text[len] = 0;
-    if (!status) status = co_ask_refused(a, text, len, err);
-    if (status) free(text);
-    else *json = text;
-    return status;
-}
-
-static rg_status_t co_ask_any(struct co_asked *a, rg_tls_ctx_t *ctx, char **json, rg_error_t *err) {
-    struct sockaddr_storage addrs[8];
-    rg_status_t status = RG_ERR_COORDINATOR;
-    int n = rg_os_resolve(a->address, addrs, 8, err);
-    if (n < 0) return (rg_status_t)n;
-    if (n == 0) return rg_fail(err, status, 0, "status of %s: no usable address", a->address);
-    for (int i = 0; i < n; i++) {
-        socklen_t len = addrs[i].ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-        a->fd = rg_os_connect((struct sockaddr *)&addrs[i], len, err);
-        status = a->fd < 0 ? (rg_status_t)a->fd : co_ask(a, ctx, json, err);
-        rg_tls_free(a->tls);
-        a->tls = NULL;
-        if (a->fd >= 0) close(a->fd);
-        if (!status) break;
-    }
-    return status;
-}
-
-rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err) {
-    struct co_asked a = { .address = address, .fd = -1 };
-    rg_coordinator_config_t c;
-    rg_tls_ctx_t *ctx = NULL;
-    char *strings;
-    a.deadline = rg_os_now_ns() + (timeout_ms ? timeout_ms : 5000) * 1000000ull;
-    if (!address || !json) return rg_fail(err, RG_ERR_INVALID, 0, "rg_coordinator_status: address or json is NULL");
-    *json = NULL;
-    rg_status_t status = rg_coordinator_config_resolve(NULL, &c, &strings, err);
-    if (status) return status;
-    status = rg_tls_open(&RG_TLS_FILES(&c), &ctx, err);
-    if (!status) status = co_ask_any(&a, ctx, json, err);
-    rg_tls_close(ctx);
-    rg_config_free(strings);
-    return status;
 }
 
 void rg_free(void *p) { free(p); }

@@ -22,13 +22,18 @@
 
 /* ---- Control connection (control.c) ------------------------------------------------------------------------------ */
 
+#define RG_CONTROL_PLACES 16
+
 typedef struct rg_control {
-    int fd;         /* -1 when there is none */
-    int connecting; /* it is not there yet: connect() has not ended, */
-    int opening;    /* or it has, and the TLS handshake has not */
-    rg_tls_t *tls;  /* NULL: without TLS */
-    uint32_t unfit; /* TLS handshakes in a row that were refused, by either side */
-    int renew;      /* open, but perhaps dead: take a new one unless something comes */
+    int fd;          /* -1 when there is none */
+    int connecting;  /* it is not there yet: connect() has not ended, */
+    int opening;     /* or it has, and the TLS handshake has not */
+    rg_tls_t *tls;   /* NULL: without TLS */
+    uint32_t unfit;  /* TLS handshakes in a row that were refused, by either side */
+    int renew;       /* open, but 1: perhaps dead: take a new one unless something comes; 2: not wanted any more */
+    uint64_t target; /* whose office it is to: a member's, or 0: a coordinator's */
+    struct sockaddr_storage place[RG_CONTROL_PLACES]; /* of a member's office */
+    uint32_t n_places, tried, at; /* tried: places in the present dial; at: index of the one in use */
     uint64_t retry_at_ns, backoff_ns, connect_by_ns, up_since_ns;
     uint8_t *in;
     size_t in_len, in_cap;
@@ -301,8 +306,13 @@ struct rg_group {
     int others_fill; /* peers' threads run the reductions of our receives: they must not keep our undo log */
     rg_control_t control;
     rg_tls_ctx_t *tls; /* NULL: without TLS; also the transport's */
-    struct sockaddr_storage coord_addr[8];
+    struct sockaddr_storage coord_addr[RG_CONTROL_PLACES];
     int n_coord_addr, next_coord_addr;
+    int succession;           /* the coordinator said so */
+    rg_coordinator_t *office; /* in this process; NULL: none */
+    struct rg_watch *office_watch;
+    atomic_int office_returns; /* a coordinator answers again */
+    int stale;                 /* as in rg_info_t */
     uint64_t last_control_ns, last_idle_poll_ns;
     rg_member_t *core;
     rg_todo_t *todo;
@@ -359,10 +369,17 @@ struct rg_group {
 /* control.c */
 void rg_control_init(rg_control_t *c);
 void rg_control_close(rg_control_t *c);
-rg_status_t rg_control_connect(rg_group_t *g); /* starts; the outcome comes as core events */
+void rg_control_connect(rg_group_t *g);                          /* starts; the outcome comes as core events */
+void rg_control_aim(rg_group_t *g, const rg_member_action_t *a); /* RG_MACT_CONTROL */
 rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len);
 int rg_control_poll(rg_group_t *g, uint64_t now); /* reads and writes; 1 when something happened */
 int rg_control_fd_events(const rg_control_t *c);  /* for epoll */
+
+/* office.c */
+void rg_office_open(rg_group_t *g, const rg_member_action_t *a);
+void rg_office_close(rg_group_t *g);
+int rg_office_dial(rg_group_t *g);
+void rg_office_progress(rg_group_t *g, uint64_t now);
 
 /* plan.c */
 rg_plan_t *rg_plan_get(rg_group_t *g, const rg_coll_desc_t *d, const rg_roster_t *r, rg_status_t *st, char *text,

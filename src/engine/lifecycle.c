@@ -86,6 +86,8 @@ static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params
     p->order = g->cfg.order;
     p->fixed_n = j->n;
     p->fixed_rank = j->rank;
+    p->host_office = g->tp_ops->visitor && g->cfg.host_office == RG_ON;
+    p->quorum_ns = (uint64_t)g->cfg.quorum_timeout_ms * 1000000u;
     g->core = calloc(1, rg_member_size(RG_MEMBERS_MAX));
     if (!g->core || rg_member_init(g->core, p) != RG_OK || rg_netstat_open(g) != RG_OK)
         return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for the membership core");
@@ -163,7 +165,7 @@ static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err
     rg_status_t st = rg_config_resolve(&j->config, RG_NEED_COORDINATOR, &g->cfg, &g->cfg_strings, err);
     if (st == RG_OK) st = rg_log_init(&g->log, g->cfg.log_level, g->cfg.log_fn, g->cfg.log_user, err);
     if (st == RG_OK) {
-        int n = rg_os_resolve(g->cfg.coordinator, g->coord_addr, 8, err);
+        int n = rg_os_resolve_list(g->cfg.coordinator, g->coord_addr, RG_CONTROL_PLACES, err);
         g->n_coord_addr = n > 0 ? n : 0;
         st = n > 0   ? RG_OK
              : n < 0 ? (rg_status_t)n
@@ -260,6 +262,7 @@ void rg_group_free(rg_group_t *g) {
     rg_unlock(g);
     if (g->thread_running) pthread_join(g->thread, NULL);
     rg_kept_free_all(g);
+    rg_office_close(g);
     if (g->tp) g->tp_ops->close(g->tp);
     rg_control_close(&g->control);
     rg_tls_close(g->tls);

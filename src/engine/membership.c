@@ -31,6 +31,7 @@ void rg_group_over(rg_group_t *g, rg_status_t status, const char *text) {
     rg_ops_finish_all(g, status, text);
     rg_group_set_errmsg(g, "%s", text);
     rg_control_close(&g->control);
+    rg_office_close(g);
     pthread_cond_broadcast(&g->cond);
     rg_wake(g);
 }
@@ -157,6 +158,7 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a) {
     case RG_MACT_DISCONNECT: act_disconnect(g, a->peer); break;
     case RG_MACT_WELCOME:
         g->self_id = a->peer;
+        g->succession = a->mode == RG_MODE_SUCCESSION;
         g->cfg.heartbeat_ms = (uint32_t)(a->heartbeat_ns / 1000000u);
         g->tp_ops->set_nonce(g->tp, a->nonce);
         break;
@@ -177,11 +179,9 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a) {
         if (g->cond_waiters) pthread_cond_broadcast(&g->cond); /* its caller waits there when another thread drives */
         break;
     case RG_MACT_NOTE: g->tp_ops->note(g->tp, RG_TP_ALL_LINKS, a->note, (int)a->flush); break;
-    case RG_MACT_CONTROL:
-        /* At the next round: not from inside a read of the old connection. */
-        if (g->control.fd >= 0) g->control.renew = !g->control.connecting;
-        else if (!g->control.retry_at_ns) g->control.retry_at_ns = 1;
-        break;
+    case RG_MACT_CONTROL: rg_control_aim(g, a); break;
+    case RG_MACT_OFFICE_OPEN: rg_office_open(g, a); break;
+    case RG_MACT_OFFICE_CLOSE: rg_office_close(g); break;
     default: /* verdicts on operations, and EXPELLED, which must come after the aborts before it */
         act_todo(g, a);
         break;

@@ -86,6 +86,7 @@ int rg_progress(rg_group_t *g, uint64_t now) {
     if (now - g->last_control_ns < CONTROL_EVERY_NS || g->phase == RG_PHASE_OVER) return any;
     g->last_control_ns = now;
     any += rg_control_poll(g, now);
+    if (g->phase != RG_PHASE_OVER) rg_office_progress(g, now);
     if (g->phase != RG_PHASE_OVER && now >= rg_member_deadline(g->core)) {
         rg_member_event_t ev = { .type = RG_MEV_TICK, .now_ns = now };
         rg_core_event(g, &ev);
@@ -110,6 +111,8 @@ static int64_t sleep_budget(rg_group_t *g, uint64_t now, uint64_t until) {
     if (core < at) at = core;
     if (ops < at) at = ops;
     if (g->control.fd < 0 && g->control.retry_at_ns && g->control.retry_at_ns < at) at = g->control.retry_at_ns;
+    if (g->control.connecting && g->control.connect_by_ns < at) at = g->control.connect_by_ns;
+    if (g->control.renew == 2) at = now;
     return at <= now ? 0 : at - now > 1000000000u ? 1000000000 : (int64_t)(at - now);
 }
 

@@ -74,6 +74,32 @@ int rg_os_resolve(const char *text, struct sockaddr_storage *out, int max, rg_er
     return n;
 }
 
+int rg_os_resolve_list(const char *text, struct sockaddr_storage *out, int max, rg_error_t *err) {
+    char one[320], host[256], port[8];
+    int n = 0, last = RG_ERR_INVALID;
+    if (!text || !*text) return rg_fail(err, RG_ERR_INVALID, 0, "no address given; expected \"host:port\"");
+    for (const char *at = text; at;) {
+        const char *comma = strchr(at, ',');
+        size_t len = comma ? (size_t)(comma - at) : strlen(at);
+        while (len && *at == ' ') at++, len--;
+        while (len && at[len - 1] == ' ') len--;
+        if (!len || len >= sizeof one)
+            return rg_fail(err, RG_ERR_INVALID, 0, "address list \"%.200s\": expected \"host:port\" between commas",
+                           text);
+        memcpy(one, at, len);
+        one[len] = 0;
+        rg_status_t st = split_host_port(one, host, sizeof host, port, sizeof port, err);
+        if (st != RG_OK) return st;
+        rg_error_t why = { 0 };
+        int got = n < max ? rg_os_resolve(one, out + n, max - n, &why) : 0;
+        if (got > 0) n += got;
+        else if (got < 0) last = got;
+        if (got < 0 && err && !n) *err = why;
+        at = comma ? comma + 1 : NULL;
+    }
+    return n ? n : last;
+}
+
 const char *rg_os_addr_text(const struct sockaddr *sa, char *buf, size_t cap) {
     char ip[INET6_ADDRSTRLEN + 1] = "?", scope[IF_NAMESIZE + 1] = "";
     if (sa->sa_family == AF_INET) {

@@ -22,6 +22,9 @@ uint64_t rg_os_host(const char *name);
 /* "host:port", "[v6]:port", ":port" -> socket address. Numeric or by name; a name gives the first usable of up to max
  * addresses, IPv6 and IPv4. Returns how many were written, or a negative rg_status_t with err filled. */
 int rg_os_resolve(const char *text, struct sockaddr_storage *out, int max, rg_error_t *err);
+/* Several with commas between ("a:1,b:2"): the addresses of each in turn. One that cannot be resolved is passed over
+ * when another can; what is not an address at all is an error. */
+int rg_os_resolve_list(const char *text, struct sockaddr_storage *out, int max, rg_error_t *err);
 /* "10.0.0.1:80", "[::1]:80" */
 const char *rg_os_addr_text(const struct sockaddr *sa, char *buf, size_t cap);
 

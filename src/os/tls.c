@@ -94,6 +94,16 @@ rg_tls_look_t rg_tls_look(int fd) {
     return RG_TLS_LOOK_LATER;
 }
 
+/* The protocols that are offered, each behind its length: what all of the library speaks, and a word for whoever listens
+ * for several things at one port. */
+static const uint8_t control_protocols[] = "\x09regroup/1\x0fregroup-control";
+
+int rg_tls_is_control(int fd) {
+    uint8_t b[RG_TLS_HELLO_MAX];
+    ssize_t n = recv(fd, b, sizeof b, MSG_PEEK | MSG_DONTWAIT);
+    return n > 0 && memmem(b, (size_t)n, control_protocols, sizeof control_protocols - 1) != NULL;
+}
+
 /* ---- Texts ------------------------------------------------------------------------------------------------------ */
 
 static const char *alert_text(const rg_tls_t *t, int alert) {
@@ -225,6 +235,7 @@ rg_tls_t *rg_tls_new(rg_tls_ctx_t *ctx, int fd, int server, int bulk) {
     SSL_set_mode(t->ssl, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
     if (server) SSL_set_accept_state(t->ssl);
     else SSL_set_connect_state(t->ssl);
+    if (!server && !bulk) SSL_set_alpn_protos(t->ssl, control_protocols, sizeof control_protocols - 1);
     return t;
 }
 

@@ -39,6 +39,9 @@ typedef enum rg_tls_look {
 } rg_tls_look_t;
 #define RG_TLS_HELLO_MAX 4096u
 rg_tls_look_t rg_tls_look(int fd);
+/* After LOOK_HELLO: 1 when the other side wants to speak to a coordinator, and not to a transport: so say those that
+ * are made without `bulk`, in clear, before they prove anything. */
+int rg_tls_is_control(int fd);
 int rg_tls_is_hello(const uint8_t *bytes, size_t n); /* 1 when these 3 or more bytes begin TLS */
 
 /* The server's side has limits: of handshakes that are under way, which cost some tens of KiB each (the owner closes

@@ -1,0 +1,102 @@
+/* watch.c: a thread that asks now and then whether a coordinator serves at one of some addresses: for a member that
+ * holds the office in its place, and for a standby. Blocking sockets with deadlines, and an event descriptor that ends
+ * every wait at once. It relies on the coordinator to answer its word (coordinator.h), and must not decide anything. */
+#include "engine/coordinator.h"
+#include "os/os.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define WATCH_PLACES 16
+
+struct rg_watch {
+    struct sockaddr_storage addrs[WATCH_PLACES];
+    int n, stop_fd;
+    rg_tls_ctx_t *tls; /* of this thread alone */
+    uint64_t every_ns, patience_ns;
+    void (*tell)(void *arg, int serves);
+    void *arg;
+    pthread_t thread;
+};
+
+/* Whether a standalone coordinator answers there. */
+static int watch_ask(const rg_watch_t *w, const struct sockaddr_storage *at) {
+    uint8_t ask[12] = { 8, 0, 0, 0 }, answer[5];
+    rg_error_t err;
+    rg_ask_t a = { .address = "", .fd = -1, .stop_fd = w->stop_fd, .deadline = rg_os_now_ns() + 2 * w->every_ns };
+    memcpy(ask + 4, RG_SERVES_WORD, 8);
+    rg_status_t status = rg_ask_open(&a, at, w->tls, &err);
+    if (!status) status = rg_ask_move(&a, ask, sizeof ask, 1, &err);
+    if (!status) status = rg_ask_move(&a, answer, sizeof answer, 0, &err);
+    rg_ask_close(&a);
+    return !status && answer[0] == 1 && !answer[1] && !answer[2] && !answer[3] && answer[4] == RG_SERVES_ALONE;
+}
+
+static void *watch_main(void *arg) {
+    rg_watch_t *w = arg;
+    uint64_t heard = rg_os_now_ns();
+    int told = -1;
+    for (;;) {
+        uint64_t start = rg_os_now_ns();
+        int serves = 0;
+        for (int i = 0; i < w->n && !serves; i++) serves = watch_ask(w, &w->addrs[i]);
+        uint64_t now = rg_os_now_ns();
+        if (serves) heard = now;
+        int is = serves ? 1 : now - heard >= w->patience_ns ? 0 : told;
+        if (is != told && is >= 0) w->tell(w->arg, is);
+        told = is;
+        rg_ask_t pause = { .address = "", .stop_fd = w->stop_fd };
+        pause.deadline = start + w->every_ns > now ? start + w->every_ns : now + w->every_ns / 4;
+        if (rg_ask_wait(&pause, -1, 0, NULL) != RG_ERR_TIMEOUT) return NULL;
+    }
+}
+
+static void watch_free(rg_watch_t *w) {
+    rg_tls_close(w->tls);
+    if (w->stop_fd >= 0) close(w->stop_fd);
+    free(w);
+}
+
+rg_status_t rg_watch_start(const rg_watch_config_t *config, rg_watch_t **out, rg_error_t *err) {
+    sigset_t all, was;
+    rg_watch_t *w = calloc(1, sizeof *w);
+    *out = NULL;
+    if (!w) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory to watch a coordinator");
+    w->n = config->n < WATCH_PLACES ? config->n : WATCH_PLACES;
+    memcpy(w->addrs, config->addrs, (size_t)w->n * sizeof *w->addrs);
+    w->every_ns = config->every_ns > 1000000 ? config->every_ns : 1000000;
+    w->patience_ns = config->patience_ns;
+    w->tell = config->tell;
+    w->arg = config->arg;
+    w->stop_fd = eventfd(0, EFD_CLOEXEC);
+    if (w->stop_fd < 0) rg_fail(err, RG_ERR_SYSTEM, errno, "cannot watch a coordinator: %s", strerror(errno));
+    rg_status_t st = w->stop_fd < 0 ? RG_ERR_SYSTEM : rg_tls_open(&config->tls, &w->tls, err);
+    if (st) {
+        watch_free(w);
+        return st;
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    int rc = pthread_create(&w->thread, NULL, watch_main, w);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    if (rc) {
+        watch_free(w);
+        return rg_fail(err, RG_ERR_SYSTEM, rc, "cannot start a thread to watch a coordinator: %s", strerror(rc));
+    }
+    *out = w;
+    return RG_OK;
+}
+
+void rg_watch_stop(rg_watch_t *w) {
+    uint64_t one = 1;
+    if (!w) return;
+    ssize_t n = write(w->stop_fd, &one, sizeof one);
+    (void)n; /* it cannot fail: nothing else is ever written there */
+    pthread_join(w->thread, NULL);
+    watch_free(w);
+}
