@@ -15,7 +15,8 @@
 /* A message nobody has asked for yet is mostly asked for within microseconds, and then its bytes go straight to their
  * place. So a larger one waits in the kernel first, also when others are asked for: see rgt_make_way(). */
 #define KEEP_AT_ONCE 4096u
-#define TURN (512u << 10) /* bytes per call and rail: then sending has its turn */
+#define TLS_STEP (32u << 10) /* decrypted and reduced at once: what is a multiple of every element stays in cache */
+#define TURN (512u << 10)    /* bytes per call and rail: then sending has its turn */
 
 static int tag_equal(const rg_tag_t *a, const rg_tag_t *b) {
     return a->epoch == b->epoch && a->gen == b->gen && a->op == b->op && a->ord == b->ord;
@@ -296,7 +297,10 @@ static ssize_t read_body(rg_tp_t *tp, conn_t *c, uint32_t *asked) {
         to = tp->staging + (c->f.offset + c->done) % 64, straight = 0;
     struct iovec v[2] = { { to, left }, { c->rbuf, FRAME_BYTES } };
     *asked = left + FRAME_BYTES;
-    if (c->tls) *asked = left;
+    if (c->tls) {
+        if (!straight && left > TLS_STEP) left = TLS_STEP;
+        *asked = left;
+    }
     ssize_t n = c->tls ? rg_tls_recv(c->tls, to, left) : readv(c->fd, v, 2);
     if (n <= 0) return n;
     uint32_t body = (size_t)n < left ? (uint32_t)n : left;

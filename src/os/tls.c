@@ -17,7 +17,7 @@
 
 #define RECORD_MAX 16384u /* payload of a record */
 #define HEAD_MAX 256u     /* a first piece up to here travels in one record with the beginning of the second */
-#define BULK_READ 131072u
+#define BULK_READ 32768u  /* what is read at once, for the same reason as TLS_BATCH */
 
 /* ---- Between OpenSSL and the socket ----------------------------------------------------------------------------- */
 

@@ -8,12 +8,12 @@
 
 #include <openssl/ssl.h>
 
-#define TLS_KEYS_MAX 8    /* group keys in one file: the first is used, all are accepted */
-#define TLS_KEY_MIN 16    /* bytes */
-#define TLS_KEY_MAX 64    /* bytes */
-#define TLS_MARK 16       /* hexadecimal digits that tell keys apart without telling them */
-#define TLS_IDENTITY 64   /* room for what a handshake calls a key: a prefix and the mark */
-#define TLS_BATCH 131072u /* bytes that are encrypted before they are handed to the kernel */
+#define TLS_KEYS_MAX 8   /* group keys in one file: the first is used, all are accepted */
+#define TLS_KEY_MIN 16   /* bytes */
+#define TLS_KEY_MAX 64   /* bytes */
+#define TLS_MARK 16      /* hexadecimal digits that tell keys apart without telling them */
+#define TLS_IDENTITY 64  /* room for what a handshake calls a key: a prefix and the mark */
+#define TLS_BATCH 32768u /* bytes that are encrypted before the kernel gets them: they are still in cache */
 
 typedef struct tls_psk {
     char identity[TLS_IDENTITY];

@@ -31,16 +31,10 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = { { "api", test_api },
-                  { "faults", test_api_faults },
-                  { "stop", test_stop },
-                  { "join", test_join },
-                  { "garbage", test_garbage },
-                  { "env", test_env },
-                  { "state", test_state },
-                  { "shm", test_shm },
-                  { "cases", test_cases },
-                  { "kills-briefly", kills_briefly } };
+    } tests[] = { { "api", test_api },     { "faults", test_api_faults },     { "stop", test_stop },
+                  { "join", test_join },   { "garbage", test_garbage },       { "security", test_security },
+                  { "env", test_env },     { "state", test_state },           { "shm", test_shm },
+                  { "cases", test_cases }, { "kills-briefly", kills_briefly } };
     int found = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1 && !strcmp(argv[1], "kills") && getenv("KINDS") && *getenv("KINDS"))
@@ -59,8 +53,9 @@ int main(int argc, char **argv) {
             found = 1;
         }
     if (!found) {
-        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|env|state|shm|cases|cases-long|kills-briefly|"
-                        "kills]\n");
+        fprintf(stderr,
+                "usage: procs [api|faults|stop|join|garbage|security|env|state|shm|cases|cases-long|kills-briefly|"
+                "kills]\n");
         return 2;
     }
     printf("%d passed, %d failed, %d skipped\n", procs_passed, procs_failed, procs_skipped);

@@ -81,6 +81,7 @@ void test_api_faults(void);
 void test_stop(void);
 void test_join(void);
 void test_garbage(void);
+void test_security(void);
 void test_env(void);
 void test_state(void);
 void test_shm(void);
