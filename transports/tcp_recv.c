@@ -329,7 +329,8 @@ void rgt_rx(rg_tp_t *tp, conn_t *c) {
             return;
         }
         turn += (uint32_t)n;
-        if (parse(tp, c) != 0 || (uint32_t)n < asked) return; /* a short read has emptied the socket */
+        if (parse(tp, c) != 0) return;
+        if ((uint32_t)n < asked && !(c->tls && rg_tls_more(c->tls))) return; /* a short read has emptied the socket */
     }
 }
 

@@ -17,7 +17,6 @@
 
 #define RECORD_MAX 16384u /* payload of a record */
 #define HEAD_MAX 256u     /* a first piece up to here travels in one record with the beginning of the second */
-#define BULK_READ 32768u  /* what is read at once, for the same reason as TLS_BATCH */
 
 /* ---- Between OpenSSL and the socket ----------------------------------------------------------------------------- */
 
@@ -27,8 +26,7 @@ static int bio_write(BIO *bio, const char *p, int n) {
     if (t->out_off == t->out_len) t->out_off = t->out_len = 0;
     size_t need = t->out_len + (size_t)n;
     if (need > t->out_cap) {
-        size_t cap = t->bulk && t->up ? TLS_BATCH + TLS_BATCH / 16 + 4096 : need < 2048 ? 2048 : need;
-        if (cap < need) cap = need;
+        size_t cap = need < 2048 ? 2048 : need;
         uint8_t *more = realloc(t->out, cap);
         if (!more) return -1;
         t->out = more;
@@ -129,6 +127,15 @@ static const char *alert_text(const rg_tls_t *t, int alert) {
     case SSL_AD_NO_APPLICATION_PROTOCOL: return "the other side speaks TLS, but is no part of a group";
     default: return NULL;
     }
+}
+
+void rg_tls_why_is(rg_tls_t *t, const char *text) { snprintf(t->why, sizeof t->why, "TLS: %s", text); }
+
+void rg_tls_why_alert(rg_tls_t *t, int alert) {
+    const char *text = alert_text(t, alert);
+    t->unfit = 1;
+    if (text) rg_tls_why_is(t, text);
+    else snprintf(t->why, sizeof t->why, "TLS: the other side ended the connection (alert %d)", alert);
 }
 
 static void why_certificate(rg_tls_t *t, long result) {
@@ -243,6 +250,7 @@ void rg_tls_free(rg_tls_t *t) {
     if (!t) return;
     if (t->server && !t->up) t->ctx->half_open--;
     SSL_free(t->ssl);
+    rg_tls_record_close(t);
     free(t->out);
     free(t);
 }
@@ -253,7 +261,7 @@ int rg_tls_unfit(const rg_tls_t *t) { return t && t->unfit; }
 
 size_t rg_tls_unsent(const rg_tls_t *t) { return t->out_len - t->out_off; }
 
-int rg_tls_more(const rg_tls_t *t) { return t->up && !t->failed && (t->more || SSL_pending(t->ssl) > 0); }
+int rg_tls_more(const rg_tls_t *t) { return t->up && !t->failed && (t->more || (t->ssl && SSL_pending(t->ssl) > 0)); }
 
 int rg_tls_flush(rg_tls_t *t) {
     while (t->out_off < t->out_len) {
@@ -290,10 +298,12 @@ int rg_tls_handshake(rg_tls_t *t) {
         t->up = 1;
         if (t->server) t->ctx->half_open--;
         if (t->bulk) {
-            SSL_free_buffers(t->ssl);
-            SSL_clear_mode(t->ssl, SSL_MODE_RELEASE_BUFFERS);
-            SSL_set_default_read_buffer_len(t->ssl, BULK_READ);
-            SSL_set_read_ahead(t->ssl, 1);
+            if (!rg_tls_record_open(t)) {
+                snprintf(t->why, sizeof t->why, "no memory for TLS");
+                return fail(t, ENOMEM);
+            }
+            SSL_free(t->ssl); /* it has read nothing behind the handshake */
+            t->ssl = NULL;
         }
         t->more = 1; /* what came behind the handshake */
     } else if (what == SSL_ERROR_SSL) {
@@ -317,12 +327,24 @@ int rg_tls_handshake(rg_tls_t *t) {
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------ */
 
+static ssize_t recv_records(rg_tls_t *t, void *p, size_t n) {
+    size_t got;
+    int rc = rg_tls_record_read(t, p, n, &got), e = errno;
+    t->more = rc == 1 || rc == TLS_RECORD_FULL;
+    if (rc == TLS_RECORD_BROKEN || rc == TLS_RECORD_ERRNO) fail(t, rc == TLS_RECORD_ERRNO ? e : EPROTO);
+    /* What came before it counts; the next call tells the rest. */
+    if (got || rc == TLS_RECORD_END || rc == 1) return (ssize_t)got;
+    if (rc == TLS_RECORD_WAIT) errno = EAGAIN;
+    return -1;
+}
+
 ssize_t rg_tls_recv(rg_tls_t *t, void *p, size_t n) {
     size_t got = 0, part;
     if (t->failed) {
         errno = t->failed;
         return -1;
     }
+    if (!t->ssl) return recv_records(t, p, n);
     while (got < n) {
         ERR_clear_error();
         if (SSL_read_ex(t->ssl, (uint8_t *)p + got, n - got, &part)) {
@@ -374,8 +396,16 @@ ssize_t rg_tls_send(rg_tls_t *t, const void *a, size_t an, const void *b, size_t
         return -1;
     }
     if (an + bn == 0) return 0;
+    if (!t->ssl) {
+        size_t taken = rg_tls_record_write(t, a, an, b, bn);
+        if (!taken) {
+            rg_tls_why_is(t, "a record could not be made");
+            return fail(t, ENOMEM);
+        }
+        return rg_tls_flush(t) < 0 ? -1 : (ssize_t)taken;
+    }
     if (t->keyed >= t->ctx->rekey_bytes && SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED)) t->keyed = 0;
-    size_t batch = t->bulk ? TLS_BATCH : RECORD_MAX, taken = 0;
+    size_t batch = RECORD_MAX, taken = 0;
     int ok = 1;
     if (an && an <= HEAD_MAX && bn) { /* one record instead of two for a header and what it heads */
         uint8_t first[RECORD_MAX];

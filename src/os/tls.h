@@ -61,7 +61,8 @@ void rg_tls_free(rg_tls_t *t); /* NULL is fine; says no farewell */
  * -1: over, rg_tls_why() has the cause. */
 int rg_tls_handshake(rg_tls_t *t);
 
-/* As recv(): fills as much as has come; 0 at the end of the stream, -1 and errno. Less than n: there is no more now. */
+/* As recv(): fills as much as has come; 0 at the end of the stream, -1 and errno. Less than n: there is no more now,
+ * unless rg_tls_more(). */
 ssize_t rg_tls_recv(rg_tls_t *t, void *p, size_t n);
 /* As sendmsg() of these two pieces (either may be empty): takes what it can, copies it, returns how much; -1 and EAGAIN
  * while something taken earlier has not left. What was taken has left when rg_tls_unsent() is 0. */

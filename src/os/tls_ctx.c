@@ -264,6 +264,7 @@ static int set_up(SSL_CTX *c) {
     SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_max_cert_list(c, 16384);
     SSL_CTX_set_alpn_select_cb(c, choose_protocol, NULL);
+    SSL_CTX_set_keylog_callback(c, rg_tls_secret);
     return SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) && SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) &&
            SSL_CTX_set_ciphersuites(c, ciphers()) && SSL_CTX_set_num_tickets(c, 0) &&
            SSL_CTX_set_session_id_context(c, protocol, sizeof protocol - 1) &&

@@ -33,9 +33,22 @@ struct rg_tls_ctx {
     char warning[320];
 };
 
+/* One direction of a connection whose records are handled in tls_record.c. */
+typedef struct tls_way {
+    const EVP_CIPHER *cipher;
+    const EVP_MD *md;
+    EVP_CIPHER_CTX *c;
+    uint64_t seq;
+    uint8_t iv[12], secret[EVP_MAX_MD_SIZE];
+    size_t secret_len;
+} tls_way_t;
+
 struct rg_tls {
-    SSL *ssl;
+    SSL *ssl; /* NULL: the records are handled in tls_record.c */
     rg_tls_ctx_t *ctx;
+    tls_way_t tx, rx;
+    uint8_t *in, *held; /* encrypted, as it came; a record that was opened and did not fit where it was wanted */
+    size_t in_off, in_len, held_off, held_len;
     int fd, server, bulk;
     int up, failed, more, unfit;
     uint8_t *out; /* encrypted, not sent yet */
@@ -46,5 +59,15 @@ struct rg_tls {
 };
 
 BIO_METHOD *rg_tls_bio(void); /* tls.c: how OpenSSL reads and writes a connection's bytes */
+
+/* tls_record.c */
+void rg_tls_secret(const SSL *ssl, const char *line);
+int rg_tls_record_open(rg_tls_t *t); /* 0: no memory */
+void rg_tls_record_close(rg_tls_t *t);
+size_t rg_tls_record_write(rg_tls_t *t, const uint8_t *a, size_t an, const uint8_t *b, size_t bn);
+enum { TLS_RECORD_WAIT = -1, TLS_RECORD_END = -2, TLS_RECORD_BROKEN = -3, TLS_RECORD_ERRNO = -4, TLS_RECORD_FULL = -5 };
+int rg_tls_record_read(rg_tls_t *t, uint8_t *p, size_t n, size_t *got);
+void rg_tls_why_alert(rg_tls_t *t, int alert); /* tls.c */
+void rg_tls_why_is(rg_tls_t *t, const char *text);
 
 #endif

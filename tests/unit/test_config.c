@@ -35,6 +35,11 @@ static const char *const variables[] = {
     "RG_COORDINATOR_LISTEN",
     "RG_MAX_MEMBERS",
     "RG_MAX_GROUPS",
+    "RG_TLS",
+    "RG_TLS_PSK_FILE",
+    "RG_TLS_CA",
+    "RG_TLS_CERT",
+    "RG_TLS_KEY",
 };
 
 static void clear_environment(void) {
@@ -306,4 +311,39 @@ Test(config, coordinator_config__fields_variables_and_defaults__resolved) {
     in.max_members = RG_MEMBERS_MAX + 1; /* members have no room for more: their group would end */
     cr_assert_eq(rg_coordinator_config_resolve(&in, &out, &strings, &error), RG_ERR_INVALID);
     cr_assert(!strings && strstr(error.text, "max_members is 1025"), "%s", error.text);
+}
+
+Test(config, tls__named_or_not__on_or_off) {
+    cr_assert_eq(resolve(NULL), RG_OK);
+    cr_assert_str_eq(config.tls, "off");
+    rg_config_free(strings);
+    setenv("RG_TLS_PSK_FILE", "/etc/group.key", 1);
+    cr_assert_eq(resolve(NULL), RG_OK, "a key that is named is to be used");
+    cr_assert_str_eq(config.tls, "on");
+    cr_assert_str_eq(config.tls_psk_file, "/etc/group.key");
+    rg_config_free(strings);
+    setenv("RG_TLS", "off", 1);
+    cr_assert_eq(resolve(NULL), RG_OK);
+    cr_assert_str_eq(config.tls, "off");
+    rg_config_free(strings);
+    setenv("RG_TLS", "on", 1);
+    setenv("RG_TLS_CA", "/etc/ca.pem", 1);
+    refuses(NULL, RG_ERR_INVALID, "RG_TLS_PSK_FILE", "RG_TLS_CA", "choose one");
+    unsetenv("RG_TLS_PSK_FILE");
+    refuses(NULL, RG_ERR_INVALID, "RG_TLS_CERT", "is missing", "all of");
+    unsetenv("RG_TLS_CA");
+    refuses(NULL, RG_ERR_INVALID, "RG_TLS", "on", "keygen");
+    setenv("RG_TLS", "maybe", 1);
+    refuses(NULL, RG_ERR_INVALID, "RG_TLS", "maybe", "on or off");
+}
+
+Test(config, coordinator_tls__same_rules) {
+    rg_coordinator_config_t c;
+    setenv("RG_TLS", "on", 1);
+    cr_assert_eq(rg_coordinator_config_resolve(NULL, &c, &strings, &error), RG_ERR_INVALID);
+    cr_assert_null(strings);
+    setenv("RG_TLS_PSK_FILE", "/etc/group.key", 1);
+    cr_assert_eq(rg_coordinator_config_resolve(NULL, &c, &strings, &error), RG_OK, "%s", error.text);
+    cr_assert_str_eq(c.tls, "on");
+    rg_config_free(strings);
 }
