@@ -1,9 +1,9 @@
 /* tls_record.c: the records of TLS 1.3 (RFC 8446, section 5) on connections that carry data, once OpenSSL has done the
- * handshake. OpenSSL's own way copies every byte three times on its way between the caller and the socket; here a record
- * is sealed from the caller's memory into what the kernel gets, and opened from what the kernel gave into the caller's.
- * The other side may do it either way.
- * Relies on OpenSSL's ciphers and key derivation. It must hand on nothing that has not been authenticated but into
- * memory that its owner does not look at unless the call says how much of it is valid. */
+ * handshake. OpenSSL's own way copies every byte three times on its way between the caller and the socket; here a
+ * record is sealed from the caller's memory into what the kernel gets, and opened from what the kernel gave into the
+ * caller's. The other side may do it either way. Relies on OpenSSL's ciphers and key derivation. It must hand on
+ * nothing that has not been authenticated but into memory that its owner does not look at unless the call says how much
+ * of it is valid. */
 #include "os/tls_internal.h"
 
 #include <errno.h>
