@@ -92,8 +92,8 @@ rg_tls_look_t rg_tls_look(int fd) {
     return RG_TLS_LOOK_LATER;
 }
 
-/* The protocols that are offered, each behind its length: what all of the library speaks, and a word for whoever listens
- * for several things at one port. */
+/* The protocols that are offered, each behind its length: what all of the library speaks, and a word for whoever
+ * listens for several things at one port. */
 static const uint8_t control_protocols[] = "\x09regroup/1\x0fregroup-control";
 
 int rg_tls_is_control(int fd) {
