@@ -71,6 +71,19 @@ typedef struct rg_roster {
     uint32_t *groups;   /* of topo */
 } rg_roster_t;
 
+/* What the members have measured, as the views of one data epoch say it, the newest first. A view of newcomers brings
+ * newer figures too, while operations go on: those of generations before its cut are run by the figures that held
+ * before, on whichever side of the view a member begins them, so that all choose alike. */
+typedef struct rg_nets {
+    struct rg_nets *older;
+    uint64_t from_gen;
+    uint32_t n;
+    struct rg_net_of {
+        uint64_t id;
+        uint8_t net[RG_CORE_NET];
+    } of[];
+} rg_nets_t;
+
 /* Members of recent data epochs, to name contributors and to understand old ranks. */
 typedef struct rg_past {
     uint64_t data_epoch;
@@ -323,6 +336,7 @@ struct rg_group {
     uint32_t n_links;              /* highest used + 1 */
     uint64_t polls, polls_drained; /* of the transport; the last that took all it had to report */
     rg_roster_t *roster;           /* of the present generation and view */
+    rg_nets_t *nets;
     rg_past_t past[RG_PAST];
     uint64_t gen;
     uint32_t next_seq; /* tag 0 */
@@ -412,6 +426,11 @@ void rg_rosters_free(rg_group_t *g);
 
 /* model.c: what a view says about its links, as cost model and topology */
 rg_status_t rg_roster_model(const rg_group_t *g, rg_roster_t *r);
+/* Notes the figures of a view. Nobody asks for generations before least_gen any more. 0 without memory. */
+int rg_nets_add(rg_nets_t **list, const rg_core_view_t *v, uint64_t least_gen);
+/* Those of a member for operations of a generation; NULL when it is not in them. */
+const uint8_t *rg_nets_at(const rg_nets_t *list, uint64_t gen, uint64_t id);
+void rg_nets_free(rg_nets_t **list);
 
 /* netstat.c: how fast the links are */
 rg_status_t rg_netstat_open(rg_group_t *g);

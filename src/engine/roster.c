@@ -124,7 +124,11 @@ static void rosters_forget(rg_group_t *g) {
 /* Called when a view was activated: old rosters stay with the operations that run on them. */
 rg_status_t rg_roster_view_changed(rg_group_t *g) {
     const rg_core_view_t *v = rg_member_view(g->core);
+    uint64_t least = g->gen;
+    for (rg_group_t *c = g->children; c; c = c->next_child)
+        if (c->gen < least) least = c->gen;
     rosters_forget(g);
+    if (!rg_nets_add(&g->nets, v, least)) return RG_ERR_NOMEM;
     rg_past_t *slot = &g->past[0];
     for (int i = 0; i < RG_PAST; i++) {
         if (g->past[i].data_epoch == v->data_epoch) {
@@ -175,6 +179,7 @@ uint32_t rg_roster_past(const rg_group_t *h, uint64_t data_epoch, uint64_t gen, 
 
 void rg_rosters_free(rg_group_t *g) {
     rosters_forget(g);
+    rg_nets_free(&g->nets);
     for (int i = 0; i < RG_PAST; i++) {
         free(g->past[i].ids);
         free(g->past[i].first_gens);
