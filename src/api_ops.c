@@ -180,6 +180,7 @@ rg_status_t rg_call_make(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o, 
         return RG_ERR_NOMEM;
     }
     rg_status_t st = fill(op, c, o);
+    if (st == RG_ERR_NOMEM) rg_group_set_errmsg(h, "no memory for this operation; free some and call again");
     if (st == RG_OK) *out = op;
     else rg_op_free(op);
     return st;

@@ -223,6 +223,7 @@ rg_status_t rg_group_split(rg_group_t *h, uint32_t colour, uint32_t key, const r
             c = NULL;
         }
     }
+    if (st == RG_ERR_NOMEM) rg_group_set_errmsg(h, "no memory for a sub-group; free some and call again");
     child_free(c);
     free(s.rows);
     free(s.ids);

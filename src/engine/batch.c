@@ -3,7 +3,6 @@
  * be told to the core, which would have nobody to agree with. */
 #include "engine/group.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- To oneself -------------------------------------------------------------------------------------------------- */
@@ -30,9 +29,8 @@ static void self_pass(rg_request_t *from, rg_request_t *to) {
     for (int i = 0; i < 2; i++) {
         rg_request_t *op = both[i];
         const rg_core_view_t *v = rg_member_view(op->g->core);
-        if (!op->cap_contributors && (op->contributors = malloc(sizeof *op->contributors))) op->cap_contributors = 1;
-        if (op->cap_contributors) op->contributors[0] = op->g->self_id;
-        op->n_contributors = op->cap_contributors ? 1 : 0;
+        op->contributors[0] = op->g->self_id;
+        op->n_contributors = 1;
         op->res.contributors = 1;
         op->res.epoch = v ? v->data_epoch : 0;
         op->res.bytes_sent = i == 0 ? n * op->elem : 0;

@@ -338,6 +338,7 @@ struct rg_group {
     rg_roster_t *roster;           /* of the present generation and view */
     rg_nets_t *nets;
     rg_past_t past[RG_PAST];
+    uint32_t past_most; /* members of the largest of them */
     uint64_t gen;
     uint32_t next_seq; /* tag 0 */
     uint32_t variant;  /* hash of settings that must be equal on all members */

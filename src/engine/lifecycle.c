@@ -174,7 +174,8 @@ static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err
     if (st == RG_OK) st = rg_tuning_load(g, err);
     if (st == RG_OK) st = rg_tls_open(&RG_TLS_FILES(&g->cfg), &g->tls, err);
     if (st == RG_OK && *rg_tls_warning(g->tls)) RG_LOGF(&g->log, RG_LOG_WARN, "%s", rg_tls_warning(g->tls));
-    if (st == RG_OK) st = rg_os_random(p->identity, sizeof p->identity);
+    if (st == RG_OK && rg_os_random(p->identity, sizeof p->identity) != RG_OK)
+        st = rg_fail(err, RG_ERR_SYSTEM, 0, "the system gave no random bytes");
     if (st == RG_OK) st = open_descriptors(g, err);
     if (st == RG_OK) st = open_transport(g, p, err);
     if (st == RG_OK) st = open_core(g, j, p, err);
@@ -207,7 +208,8 @@ rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err)
         g->spin_us = g->cfg.spin_us;
         rg_lock(g);
         st = join_wait(g, err);
-        if (st == RG_OK) st = remember_members(g);
+        if (st == RG_OK && remember_members(g) != RG_OK)
+            st = rg_fail(err, RG_ERR_NOMEM, 0, "no memory for the list of members; free some and join again");
         rg_unlock(g);
     }
     if (st == RG_OK) st = start_thread(g, err);

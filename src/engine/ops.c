@@ -1,5 +1,6 @@
 /* ops.c: the life of an operation: numbered, announced to the core, run, and ended as the core decides. The core's
  * verdicts are the only way to an outcome; this file carries them out on buffers. It relies on the group's lock. */
+#include "assume.h"
 #include "engine/group.h"
 
 #include <stdio.h>
@@ -228,13 +229,26 @@ static rg_status_t op_number(rg_request_t *op, uint32_t **seq) {
     return rg_kind_rooted((rg_kind_t)op->sig.kind) ? op_root(op) : RG_OK;
 }
 
+/* Who contributed is told with every success, so the list has its room before the operation is announced: no view that
+ * its result can come from has more members than the largest of those that are remembered. */
+static int contributors_reserve(rg_request_t *op) {
+    uint32_t most = op->g->past_most;
+    if (op->cap_contributors >= most) return 1;
+    uint64_t *grown = realloc(op->contributors, most * sizeof *grown);
+    if (!grown) return 0;
+    op->contributors = grown;
+    op->cap_contributors = most;
+    return 1;
+}
+
 /* Numbers the operation and announces it. After RG_OK its outcome comes by and by (perhaps before this returns). */
 rg_status_t rg_op_submit(rg_request_t *op) {
     rg_group_t *g = op->g, *h = op->h;
     uint32_t *seq;
     if (g->phase != RG_PHASE_MEMBER || g->leaving) return g->over ? g->over : RG_ERR_CLOSED;
     if (h->ended) return h->ended;
-    rg_status_t st = op_number(op, &seq);
+    rg_status_t st = contributors_reserve(op) ? op_number(op, &seq) : RG_ERR_NOMEM;
+    if (st == RG_ERR_NOMEM) rg_group_set_errmsg(h, "no memory for this operation; free some and call again");
     if (st != RG_OK) return st;
     op->state = RG_OPS_NEW;
     g->now_ns = op->res.start_ns;
@@ -414,14 +428,7 @@ void rg_kept_free_all(rg_group_t *g) {
 
 static void op_contributors(rg_request_t *op, uint64_t computed) {
     uint32_t n = rg_roster_past(op->h, computed, op->key.gen, op->contributors, op->cap_contributors);
-    if (n > op->cap_contributors) {
-        uint64_t *grown = realloc(op->contributors, n * sizeof *grown);
-        if (grown) {
-            op->contributors = grown;
-            op->cap_contributors = n;
-            rg_roster_past(op->h, computed, op->key.gen, grown, n);
-        }
-    }
+    RG_ASSUME(n <= op->cap_contributors); /* contributors_reserve() */
     op->n_contributors = n < op->cap_contributors ? n : op->cap_contributors;
     op->res.contributors = n;
     op->res.epoch = computed;

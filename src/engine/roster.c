@@ -150,6 +150,9 @@ rg_status_t rg_roster_view_changed(rg_group_t *g) {
     free(slot->ids);
     free(slot->first_gens);
     *slot = (rg_past_t){ v->data_epoch, v->n, ids, gens };
+    g->past_most = 0;
+    for (int i = 0; i < RG_PAST; i++)
+        if (g->past[i].n > g->past_most) g->past_most = g->past[i].n;
     return RG_OK;
 }
 

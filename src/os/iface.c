@@ -177,8 +177,9 @@ static int towards(const struct ifaddrs *all, const char *remote, struct sockadd
     host[strcspn(host, "]")] = 0;
     char *colon = strchr(host, ':');
     if (colon && !strchr(colon + 1, ':')) *colon = 0; /* "1.2.3.4:80" */
-    if (getaddrinfo(host, "9", &hints, &a) != 0)
-        return rg_fail(err, RG_ERR_INVALID, 0, "\"%.100s\" is not a numeric address", remote);
+    int rc = getaddrinfo(host, "9", &hints, &a);
+    if (rc == EAI_MEMORY) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory to read the address \"%.100s\"", remote);
+    if (rc != 0) return rg_fail(err, RG_ERR_INVALID, 0, "\"%.100s\" is not a numeric address", remote);
     struct sockaddr_storage self;
     socklen_t len = sizeof self;
     int loop = is_loopback(a->ai_addr), e = 0;
