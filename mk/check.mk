@@ -63,6 +63,15 @@ pure: $(LIB_OBJ)
 exports: $(SHARED)
 	$(if $(SAN),@echo "exports: not looked at under SAN=$(SAN)",@sh scripts/exports.sh $(SHARED))
 
+# More of what `make check` has a part of: bigger instances of the model; every place where a call can fail.
+.PHONY: model torture
+model:
+	@CC='$(CC)' bash tests/model/check.sh $(BUILD) large
+
+TORTURE_EACH ?= 3
+torture: $(BUILD)/tests/torture
+	$(BUILD)/tests/torture --stride 1 --each $(TORTURE_EACH) --seconds 86400
+
 # clang's analyser, over everything or over ANALYZE="file.c ...".
 .PHONY: analyze
 analyze:

@@ -28,6 +28,8 @@ help:
 	@echo 'make header pure exports   the checks of the headers, of the pure parts, of the exported names'
 	@echo 'make fuzz             libFuzzer (clang) over codec, core, state files, configuration: FUZZ_SECONDS=20, FUZZ_ONLY=name'
 	@echo 'make analyze          the static analyser of clang over all sources; ANALYZE="src/config.c ..." for some'
+	@echo 'make model            the protocol as a Promela model, bigger instances than in make check (spin)'
+	@echo 'make torture          every allocation and system call fails in turn: TORTURE_EACH=3 calls at each place'
 	@echo 'make bench            our collectives on this host; make bench-peers: beside Gloo, Open MPI and MPICH'
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
 	@echo 'make format           clang-format 14; make format-check and make style change nothing'

@@ -3,7 +3,7 @@
 # without a password allows, else prints the one line to run and fails. Quick and silent when nothing is missing.
 # SETUP_PEERS=1 adds the libraries that `make bench-peers` measures against. It never upgrades or removes anything.
 set -eu
-packages="pkg-config libuv1-dev libjansson-dev libxxhash-dev libssl-dev libcriterion-dev"
+packages="pkg-config libuv1-dev libjansson-dev libxxhash-dev libssl-dev libcriterion-dev spin"
 [ "${SETUP_PEERS:-0}" = 1 ] && packages="$packages g++ libgloo-dev libopenmpi-dev openmpi-bin libmpich-dev mpich"
 
 installed() { dpkg-query -W -f='${Status}\n' "$1" 2>/dev/null | grep -q 'ok installed'; }

@@ -32,18 +32,25 @@ static int by_key(const void *a, const void *b) {
 
 typedef struct split {
     row_t mine, *rows;
-    uint64_t *ids;
+    uint64_t *ids, *set_ids; /* the latter for the child */
+    place_t *places;
     uint32_t n, cap;
     rg_op_key_t key; /* of the exchange that succeeded: equal on all members, and never again */
 } split_t;
 
+/* All memory that is needed, before the others hear anything: after the exchange nobody could be told any more that
+ * this member has no child. */
 static int split_room(split_t *s, uint32_t n) {
     if (n <= s->cap) return 1;
     row_t *rows = realloc(s->rows, n * sizeof *rows);
     if (rows) s->rows = rows;
     uint64_t *ids = realloc(s->ids, n * sizeof *ids);
     if (ids) s->ids = ids;
-    if (!rows || !ids) return 0;
+    uint64_t *set_ids = realloc(s->set_ids, n * sizeof *set_ids);
+    if (set_ids) s->set_ids = set_ids;
+    place_t *places = realloc(s->places, n * sizeof *places);
+    if (places) s->places = places;
+    if (!rows || !ids || !set_ids || !places) return 0;
     s->cap = n;
     return 1;
 }
@@ -155,15 +162,15 @@ static void child_free(rg_group_t *c) {
 }
 
 /* Makes `c`, which is empty, the child of this colour. Locked. */
-static rg_status_t child_fill(rg_group_t *h, rg_group_t *c, const split_t *s, place_t *places) {
+static rg_status_t child_fill(rg_group_t *h, rg_group_t *c, split_t *s) {
     rg_group_t *g = rg_root(h);
     c->root = g;
     c->set = set_name(s->key, s->mine.colour);
     c->gen = s->key.gen;
-    c->n_set = members_of(s, s->mine.colour, places);
-    c->set_ids = malloc((c->n_set + 1) * sizeof *c->set_ids);
-    if (!c->set_ids) return RG_ERR_NOMEM;
-    for (uint32_t i = 0; i < c->n_set; i++) c->set_ids[i] = places[i].id;
+    c->n_set = members_of(s, s->mine.colour, s->places);
+    c->set_ids = s->set_ids;
+    s->set_ids = NULL;
+    for (uint32_t i = 0; i < c->n_set; i++) c->set_ids[i] = s->places[i].id;
     rg_status_t st = define_set(g, c->set, c->set_ids, c->n_set);
     if (st != RG_OK) {
         rg_group_set_errmsg(h, "rg_group_split: %s", rg_member_why(g->core));
@@ -185,7 +192,7 @@ static void remember_grid(rg_group_t *h, const split_t *s) {
     for (uint32_t i = 0; i < s->n; i++) grid[i] = (rg_grid_row_t){ s->ids[i], s->rows[i].colour };
 }
 
-static rg_status_t split_end(rg_group_t *h, const split_t *s, rg_group_t *c, int *used) {
+static rg_status_t split_end(rg_group_t *h, split_t *s, rg_group_t *c, int *used) {
     for (uint32_t i = 0; i < s->n; i++)
         if (!s->rows[i].room) {
             rg_group_set_errmsg(h, "rg_group_split: rank %u has no room for one more sub-group", i);
@@ -194,10 +201,8 @@ static rg_status_t split_end(rg_group_t *h, const split_t *s, rg_group_t *c, int
     remember_grid(h, s);
     if (s->mine.colour == RG_NO_COLOUR) return RG_OK;
     RG_ASSUME(c); /* else this member said that it has no room, and nobody gets here */
-    place_t *places = malloc((s->n + 1) * sizeof *places);
-    rg_status_t st = places ? child_fill(h, c, s, places) : RG_ERR_NOMEM;
+    rg_status_t st = child_fill(h, c, s);
     *used = st == RG_OK;
-    free(places);
     return st;
 }
 
@@ -227,6 +232,8 @@ rg_status_t rg_group_split(rg_group_t *h, uint32_t colour, uint32_t key, const r
     child_free(c);
     free(s.rows);
     free(s.ids);
+    free(s.set_ids);
+    free(s.places);
     return st;
 }
 

@@ -3,6 +3,7 @@
  * kept, within UNASKED_MAX, so that what was asked for can come past it (rule T6).
  * Relies on rgt_frame_get() for the checks of single headers; checks here what needs the state of the link. Must not
  * write into a sink before the tag, signature and length of its message are known to fit. */
+#include "assume.h"
 #include "tcp_internal.h"
 
 #include <errno.h>
@@ -363,6 +364,7 @@ static int from_kept(rg_tp_t *tp, link_t *l, recv_op_t *op, unasked_t *u) {
 void rgt_restart(rg_tp_t *tp, link_t *l) {
     for (uint32_t r = 0; r < l->rails && l->stalled && l->state == LINK_UP; r++) {
         conn_t *c = l->rail[r];
+        RG_ASSUME(c); /* a link that is up has all its rails */
         if (!c->stalled || begin_body(tp, c) != 0) continue;
         if (tp->many || tp->armed) rgt_interest(c, c->interest | EPOLLIN);
         parse(tp, c);

@@ -64,7 +64,8 @@ void rg_sync_free(rg_sync_t *x) {
 /* ---- Exchanges --------------------------------------------------------------------------------------------------- */
 
 static rg_status_t exchange(rg_sync_t *x, const void *in, void *out, size_t bytes) {
-    rg_status_t st = rg_sync_ended(x, rg_all_gather(x->g, in, out, bytes, RG_U8, &x->op, NULL));
+    rg_status_t st;
+    RG_SYNC_CALL(x, st, rg_all_gather(x->g, in, out, bytes, RG_U8, &x->op, NULL));
     if (st == RG_OK && x->op_result.contributors) x->r.compare_bytes += (x->op_result.contributors - 1) * bytes;
     return st;
 }
@@ -89,7 +90,8 @@ static void shares(rg_sync_t *x, uint64_t items, uint64_t *begin, uint64_t *end)
 
 /* counts[i] bytes of member i, in the order of ranks. */
 static rg_status_t tell(rg_sync_t *x, const void *in, void *out, uint64_t total) {
-    rg_status_t st = rg_sync_ended(x, rg_all_gather_v(x->g, in, out, x->counts, NULL, RG_U8, &x->op, NULL));
+    rg_status_t st;
+    RG_SYNC_CALL(x, st, rg_all_gather_v(x->g, in, out, x->counts, NULL, RG_U8, &x->op, NULL));
     if (st == RG_OK) x->r.compare_bytes += total - x->counts[x->rank];
     return st;
 }

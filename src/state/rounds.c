@@ -115,8 +115,9 @@ static rg_status_t post(rg_sync_t *x, rg_flight_t *f) {
     } else to = f->in;
     for (uint32_t k = f->begin; k < f->end; k++) x->r.pieces_sent += x->moves[k].from == x->rank;
     x->r.bytes_sent += h.out_all;
-    rg_status_t st = rg_all_to_all_v(x->g, from, h.out, out_at, to, h.in, in_at, RG_U8, &x->op, &f->req);
-    return rg_sync_ended(x, st);
+    rg_status_t st;
+    RG_SYNC_CALL(x, st, rg_all_to_all_v(x->g, from, h.out, out_at, to, h.in, in_at, RG_U8, &x->op, &f->req));
+    return st;
 }
 
 /* What came to its place without a buffer, or perhaps did: its hashes say what is there now, whatever it is. */

@@ -24,6 +24,19 @@ typedef struct rg_flight {
     uint8_t *out, *in;
 } rg_flight_t;
 
+/* A call that did not take part for want of memory is made again: the others are in theirs and wait for it. After a few
+ * times it is given up; then they wait until their deadline. */
+#define RG_SYNC_TRIES 4
+#define RG_SYNC_CALL(x, st, call)                                                                                      \
+    do {                                                                                                               \
+        for (int tries_ = 0; tries_ < RG_SYNC_TRIES; tries_++) {                                                       \
+            (x)->op_result.status = RG_AGAIN;                                                                          \
+            (st) = (call);                                                                                             \
+            if ((st) != RG_ERR_NOMEM || (x)->op_result.status != RG_AGAIN) break;                                      \
+        }                                                                                                              \
+        (st) = rg_sync_ended((x), (st));                                                                               \
+    } while (0)
+
 typedef struct rg_sync {
     rg_group_t *g;
     rg_state_t *s;

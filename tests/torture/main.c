@@ -114,11 +114,13 @@ static int run_processes(char *text, size_t cap) {
 /* ---- The verdict ------------------------------------------------------------------------------------------------ */
 
 static int same_outcomes(char *text, size_t cap) {
-    for (int op = 0; op < OPS; op++) {
+    /* Who comes after the group has ended founds another one of that name, whose operations have the same numbers. */
+    for (int op = 0; op < (shared->rejoins ? 9 : OPS); op++) {
         int first = -1;
         for (int i = 0; i < ROLE_COORDINATOR; i++) {
             const struct outcome *o = &shared->op[op][i];
-            if (!o->set || shared->over[i]) continue;
+            /* Who had to join again may be in another operation than the others. */
+            if (!o->set || shared->over[i] || (shared->rejoins && i == shared->victim)) continue;
             if (first < 0) first = i;
             const struct outcome *f = &shared->op[op][first];
             if (o->status == f->status && o->contributors == f->contributors && o->ids == f->ids) continue;
@@ -195,7 +197,7 @@ static void reset(int victim, int tcp, int storm, struct plan p) {
 
 struct option_set {
     uint32_t stride, offset, calls_each, jobs, only_at, only_nth, times;
-    int only_role, only_tcp, only_error, has_error, seconds;
+    int only_role, only_tcp, only_error, has_error, only_storms, seconds;
 };
 
 static struct tally { uint32_t passed, failed, fired, cases; } tally;
@@ -262,9 +264,11 @@ static int storms(void) {
 
 static int usage(void) {
     fputs("usage: torture [--stride N] [--offset N] [--each N] [--role 0-4] [--tcp | --auto] [--at 0xADDRESS --nth N]\n"
-          "               [--error N] [--times N] [--seconds N] [-v]\n"
+          "               [--error N] [--times N] [--seconds N] [--storms] [-v]\n"
           "  one case for each place that makes a call, each of its errors, and up to --each of the calls there (the\n"
-          "  1st, 2nd, 3rd, 9th, 27th ...); of these every --stride-th. --times: so many calls in a row fail.\n",
+          "  1st, 2nd, 3rd, 9th, 27th ...); of these every --stride-th. --times: so many calls in a row fail. "
+          "--storms: nothing\n"
+          "  fails, but a signal comes each millisecond; that is done before all cases, too.\n",
           stderr);
     return 2;
 }
@@ -275,6 +279,7 @@ static int read_options(int argc, char **argv, struct option_set *o) {
         if (!strcmp(a, "-v")) verbose = 1;
         else if (!strcmp(a, "--tcp")) o->only_tcp = 1;
         else if (!strcmp(a, "--auto")) o->only_tcp = 0;
+        else if (!strcmp(a, "--storms")) o->only_storms = 1;
         else if (i + 1 == argc) return 0;
         else {
             long v = strtol(argv[++i], NULL, 0);
@@ -305,7 +310,7 @@ int main(int argc, char **argv) {
     uint32_t number = 0;
     int bad = o.only_at ? 0 : storms(), late = 0;
     int64_t until = now_ms() + (int64_t)o.seconds * 1000;
-    for (int tcp = 1; tcp >= 0; tcp--)
+    for (int tcp = 1; tcp >= 0 && !o.only_storms; tcp--)
         for (int role = 0; role < ROLES; role++) {
             if ((o.only_role >= 0 && role != o.only_role) || (o.only_tcp >= 0 && tcp != o.only_tcp)) continue;
             if (role == ROLE_DIES && o.only_role < 0) continue; /* member 1 does the same, and lives to tell */

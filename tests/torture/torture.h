@@ -98,7 +98,7 @@ struct shared {
     char address[160];
     struct plan plan;
     int victim, storm, tcp;
-    volatile int fired;
+    volatile int fired, rejoins;
     volatile int over[ROLES], ended[ROLES]; /* it gave up or was put out; it came to its end */
     volatile int reason[ROLES];             /* the status with which it is over */
     char bad[ROLES][512];                   /* what must not be */
@@ -112,7 +112,7 @@ extern struct shared *shared;
 /* wrap.c: from here on calls of this process are counted, and the plan holds if it is for `role`. */
 void torture_arm(int role);
 void torture_disarm(void);
-uint32_t torture_leaks(uint32_t *at, int *call); /* allocations that are still there; one of them */
+void torture_leaks(void); /* notes at each place how many allocations are still there */
 
 /* script.c: what each role does; returns when it is through. */
 void script_member(int role, int go_fd);

@@ -1,0 +1,65 @@
+#!/bin/bash
+# Explores group.pml with spin: check.sh BUILD [small|large]. Small is what `make check` can afford; large is `make model`.
+# Every instance must be explored to its end without an error, and every planted error must give a counterexample in
+# the instance that is named beside it: a model that cannot fail proves nothing. The trail of an error stays in
+# BUILD/model/NAME.trail; "spin -t" shows it. Ends with "N passed, N failed, N skipped"; 77 when spin is missing.
+set -u
+build=$1 size=${2:-small} passed=0 failed=0
+here=$(cd "$(dirname "$0")" && pwd)
+command -v spin > /dev/null || { echo "model: spin is not installed (apt-get install -y spin)"; exit 77; }
+mkdir -p "$build/model" && cd "$build/model" || exit 1
+cc=${CC:-gcc}
+
+# make_checker NAME DEFINES FLAGS: a search is as long as its states are many, so they are compressed.
+make_checker() {
+    [ "$1" -nt "$here/group.pml" ] && [ "$1" -nt "$here/check.sh" ] && return 0
+    mkdir -p "src-$1"
+    (cd "src-$1" && spin $2 -a "$here/group.pml" > spin.log 2>&1 &&
+        $cc -O1 -w -DCOLLAPSE -DVECTORSZ=2048 -DMEMLIM=6000 $3 -o "../$1" pan.c >> spin.log 2>&1) || { cat "src-$1/spin.log"; return 1; }
+}
+make_checker safety "" -DSAFETY || exit 1
+
+# explore NAME WANTED CHECKER OPTIONS SETTINGS...: WANTED is 0 (no error) or 1 (an error).
+explore() {
+    local name=$1 want=$2 checker=$3 options=$4 log=$1.log
+    shift 4
+    env "$@" "./$checker" -m1000000 $options > "$log" 2>&1
+    [ -e group.pml.trail ] && mv group.pml.trail "$name.trail"
+    local errors states
+    errors=$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' "$log")
+    states=$(awk '/states, stored/ { print $1 }' "$log")
+    if [ "${errors:-x}" = "$want" ] && ! grep -q 'max search depth too small\|out of memory\|Search not completed' <<< "$(grep -v '^Warning: Search not completed' "$log")" &&
+        { [ "$want" = 1 ] || ! grep -q 'Search not completed' "$log"; }; then
+        passed=$((passed + 1))
+        printf 'model: %-28s %9s states, %s\n' "$name" "$states" "$([ "$want" = 0 ] && echo 'all of them, no error' || echo 'the planted error is found')"
+    else
+        failed=$((failed + 1))
+        printf 'model: %-28s FAILED: %s errors wanted, %s found in %s states\n' "$name" "$want" "${errors:-?}" "${states:-?}"
+        tail -n 5 "$log"
+    fi
+}
+
+# The protocol. Rule L and S, with and without a witness, with a request to end the operation; a candidate.
+explore rule-l 0 safety "" FAULTS=1
+explore rule-s 0 safety "" FAULTS=1 RULE_S=1
+explore wants-end 0 safety "" FAULTS=1 WANTS_END=1
+if [ "$size" = large ]; then
+    explore no-witness 0 safety "" FAULTS=1 WITNESS=0
+    explore no-witness-rule-s 0 safety "" FAULTS=1 WITNESS=0 RULE_S=1
+    explore join 0 safety "" FAULTS=1 JOINS=1
+    explore rule-l-2-faults 0 safety "" FAULTS=2
+    explore rule-s-2-faults 0 safety "" FAULTS=2 RULE_S=1
+    # No cycle without a fault, either: every run after the faults ends, and where is checked above.
+    make_checker cycles "" "-DNP -DNOREDUCE" && explore cycles 0 cycles "-l" FAULTS=1
+fi
+
+# Planted errors: the number is that of group.pml.
+plant() {
+    local name=$1 number=$2
+    shift 2
+    explore "planted-$name" 1 safety "" PLANT="$number" "$@"
+}
+plant acts-on-install 1 FAULTS=1
+
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]
