@@ -60,6 +60,11 @@ plant() {
     explore "planted-$name" 1 safety "" PLANT="$number" "$@"
 }
 plant acts-on-install 1 FAULTS=1
+plant witness-votes-for-all 4 FAULTS=1
+plant no-fence 6 FAULTS=1
+plant no-copy 8 FAULTS=1 RULE_S=1
+plant no-barrier 9 FAULTS=1
+plant passes-promised-boundary 10 FAULTS=1 JOINS=1
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -25,7 +25,7 @@ c_decl {
         return text && *text ? atoi(text) : fallback;
     }
 }
-bool rule_s, has_witness, joins, wants_end; /* a witness: office 0 is a standalone coordinator with a vote */
+bool rule_s, has_witness, joins, wants_end, suspect2; /* a witness: office 0 is a standalone coordinator with a vote */
 byte plant;                             /* which planted error; 0: none */
 byte faults;
 
@@ -728,6 +728,7 @@ init {
             now.has_witness = setting("WITNESS", 1);
             now.joins = setting("JOINS", 0);
             now.wants_end = setting("WANTS_END", 0);
+            now.suspect2 = setting("SUSPECT", 0);
             now.plant = setting("PLANT", 0);
             now.faults = setting("FAULTS", 1);
         };
@@ -737,7 +738,11 @@ init {
         follow[0] = 1; follow[1] = 1; follow[2] = 1;
         prom[0] = 4; prom[1] = 4; prom[2] = 4;
         ov[0] = 1; conn[0] = ALL3; base[0] = ALL3; acting[0] = 1; renewed[0] = 1; term[0] = 4; seen[0] = 4;
-        over[CAND] = !joins
+        over[CAND] = !joins;
+        if
+        :: suspect2 -> susp[0] = BIT(2); round[0] = COLLECT; froze[0] = 1 /* a round has begun, for which one fault was spent */
+        :: else
+        fi
     };
     atomic {
         run Member(0); run Member(1); run Member(2);

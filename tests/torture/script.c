@@ -19,7 +19,7 @@
 #define LARGE 60000u
 #define STATE_BYTES (1300u * 1024)
 
-static int me;
+static int me, wanting;
 static rg_group_t *group;
 static int in[LARGE], out[4 * LARGE];
 static uint8_t tensor[STATE_BYTES], other[STATE_BYTES];
@@ -57,7 +57,9 @@ static void judge_error(const char *what, rg_status_t st, const char *text) {
 }
 
 static int gives_up(const char *what, rg_status_t st, const char *text) {
-    if (!is_over(st)) return 0;
+    /* Where a call of its own does not help the group is over with that status: the handle is destroyed then. */
+    wanting = wants(st) ? wanting + 1 : 0;
+    if (!is_over(st) && wanting <= TRIES) return 0;
     char own[256] = "";
     if (!text || !text[0]) rg_group_errmsg(group, own, sizeof own), text = own;
     shared->over[me] = 1;
@@ -111,7 +113,7 @@ typedef rg_status_t (*call_fn)(int op, rg_opts_t *opts);
 static int operate(int op, const char *what, call_fn call, rg_result_t *r, uint64_t ids[4]) {
     rg_info_t info = RG_INFO_INIT;
     rg_group_info(group, &info);
-    for (int i = 0;; i++) {
+    for (;;) {
         rg_opts_t o = RG_OPTS_INIT;
         *r = (rg_result_t)RG_RESULT_INIT;
         r->contributor_ids = ids;
@@ -122,10 +124,6 @@ static int operate(int op, const char *what, call_fn call, rg_result_t *r, uint6
         if (st != RG_OK) judge_error(what, st, r->text);
         if (gives_up(what, st, r->text)) return 0;
         if (!wants(st)) break;
-        if (i == TRIES) { /* no call of its own will help: whoever uses the library destroys the handle here */
-            shared->over[me] = 1;
-            return 0;
-        }
     }
     note(op, r, ids);
     return 1;
