@@ -39,13 +39,17 @@ explore() {
     fi
 }
 
-# The protocol. Rule L and S, with and without a witness, with a request to end the operation; a candidate.
+# The protocol, rule L and S, one fault at any moment; and without a fault from the scenes of group.pml on.
 explore rule-l 0 safety "" FAULTS=1
 explore rule-s 0 safety "" FAULTS=1 RULE_S=1
-explore wants-end 0 safety "" FAULTS=1 WANTS_END=1
+explore chosen-and-lost 0 safety "" FAULTS=0 SCENE=2
+explore all-fenced 0 safety "" FAULTS=0 SCENE=3
 if [ "$size" = large ]; then
     explore no-witness 0 safety "" FAULTS=1 WITNESS=0
     explore no-witness-rule-s 0 safety "" FAULTS=1 WITNESS=0 RULE_S=1
+    explore wants-end 0 safety "" FAULTS=1 WANTS_END=1
+    explore partition 0 safety "" FAULTS=0 SCENE=4
+    explore promised-and-lost 0 safety "" FAULTS=0 SCENE=5 JOINS=1
     explore join 0 safety "" FAULTS=1 JOINS=1
     explore rule-l-2-faults 0 safety "" FAULTS=2
     explore rule-s-2-faults 0 safety "" FAULTS=2 RULE_S=1
@@ -60,11 +64,15 @@ plant() {
     explore "planted-$name" 1 safety "" PLANT="$number" "$@"
 }
 plant acts-on-install 1 FAULTS=1
+plant no-proposal-again 2 FAULTS=0 SCENE=2
+plant half-is-a-quorum 3 FAULTS=0 SCENE=4
 plant witness-votes-for-all 4 FAULTS=1
-plant no-fence 6 FAULTS=1
-plant no-copy 8 FAULTS=1 RULE_S=1
-plant no-barrier 9 FAULTS=1
-plant passes-promised-boundary 10 FAULTS=1 JOINS=1
+plant no-fence 5 FAULTS=1
+plant no-copy 6 FAULTS=1 RULE_S=1
+plant no-barrier 7 FAULTS=1
+plant passes-promised-boundary 8 FAULTS=1 JOINS=1
+plant promise-is-forgotten 9 FAULTS=0 SCENE=5 JOINS=1
+plant fenced-are-forgotten 10 FAULTS=0 SCENE=3
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

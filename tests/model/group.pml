@@ -25,22 +25,21 @@ c_decl {
         return text && *text ? atoi(text) : fallback;
     }
 }
-bool rule_s, has_witness, joins, wants_end, suspect2; /* a witness: office 0 is a standalone coordinator with a vote */
+bool rule_s, has_witness, joins, wants_end; /* a witness: office 0 is a standalone coordinator with a vote */
 byte plant;                             /* which planted error; 0: none */
+byte scene; /* what has happened before; 0: nothing */
 byte faults;
 
 #define PLANT_INSTALL_ACTS 1
 #define PLANT_NO_REPROPOSE 2
 #define PLANT_QUORUM 3
 #define PLANT_WITNESS 4
-#define PLANT_LOWEST 5
-#define PLANT_NO_FENCE 6
-#define PLANT_ACCEPTS_OLD 7
-#define PLANT_NO_COPY 8
-#define PLANT_NO_BARRIER 9
-#define PLANT_BOUNDARY 10
-#define PLANT_NO_OWED 11
-#define PLANT_NO_PENDING 12
+#define PLANT_NO_FENCE 5
+#define PLANT_NO_COPY 6
+#define PLANT_NO_BARRIER 7
+#define PLANT_BOUNDARY 8
+#define PLANT_NO_OWED 9
+#define PLANT_NO_PENDING 10
 
 #define MEMBERS 4
 #define VIEWS 9
@@ -242,7 +241,7 @@ inline get_message(o, m) {
         :: NEWER(mv[m], a) -> rebind(o, m)
         :: else ->
             if
-            :: t < prom[m] && plant != PLANT_ACCEPTS_OLD -> send_up(o, m, NACK, prom[m], 0, 0)
+            :: t < prom[m] -> send_up(o, m, NACK, prom[m], 0, 0)
             :: else ->
                 prom[m] = t;
                 if
@@ -335,6 +334,14 @@ inline claim_over(o, t) {
 
 /* Q3, adopt(): a newer view takes the place of an older one. */
 inline adopt(o, id) {
+    for (k : 0 .. 2) { /* seats_for(): who is here and not in it is told so */
+        if
+        :: (conn[o] & BIT(k)) && !(view[id].members & BIT(k)) && follow[k] == o + 1 && LIVES(k) ->
+            dk[k] = EXPEL; dt[k] = 0; da[k] = 0
+        :: else
+        fi
+    };
+    k = 0;
     ov[o] = id;
     conn[o] = conn[o] & view[id].members; base[o] = 0; susp[o] = 0; pend[o] = 0;
     prop[o] = 0; pterm[o] = 0; installed[o] = 0; froze[o] = 0; owed[o] = 0;
@@ -490,7 +497,7 @@ inline read_up(o, m) {
         :: rk == REPORT ->
             if
             :: re && round[o] == COLLECT && view[re].parent == view[ov[o]].epoch &&
-               (prop[o] == 0 || (plant == PLANT_LOWEST -> rd < pterm[o] : rd > pterm[o])) ->
+               (prop[o] == 0 || rd > pterm[o]) ->
                 prop[o] = re; pterm[o] = rd; installed[o] = 0
             :: else
             fi;
@@ -728,7 +735,7 @@ init {
             now.has_witness = setting("WITNESS", 1);
             now.joins = setting("JOINS", 0);
             now.wants_end = setting("WANTS_END", 0);
-            now.suspect2 = setting("SUSPECT", 0);
+            now.scene = setting("SCENE", 0);
             now.plant = setting("PLANT", 0);
             now.faults = setting("FAULTS", 1);
         };
@@ -740,7 +747,20 @@ init {
         ov[0] = 1; conn[0] = ALL3; base[0] = ALL3; acting[0] = 1; renewed[0] = 1; term[0] = 4; seen[0] = 4;
         over[CAND] = !joins;
         if
-        :: suspect2 -> susp[0] = BIT(2); round[0] = COLLECT; froze[0] = 1 /* a round has begun, for which one fault was spent */
+        :: scene == 1 -> susp[0] = BIT(2); round[0] = COLLECT; froze[0] = 1
+        :: scene == 2 -> /* a view was chosen, member 1 has it, the office died; 0 has accepted it */
+            views = 2; chosen[2] = 2;
+            view[2].epoch = 2; view[2].parent = 1; view[2].members = 3; view[2].kind = RECOVERY; view[2].data = 2;
+            view[2].witness = has_witness;
+            mv[1] = 2; fenced[0] = 1; fenced[2] = 1; aid[0] = 2; aterm[0] = 4;
+            odead[0] = 1; follow[0] = 0; follow[1] = 0; follow[2] = 0
+        :: scene == 3 -> /* all are fenced, and the office died */
+            fenced[0] = 1; fenced[1] = 1; fenced[2] = 1; odead[0] = 1; follow[0] = 0; follow[1] = 0; follow[2] = 0
+        :: scene == 4 -> /* a partition: member 0 with the witness, 1 and 2 elsewhere */
+            conn[0] = 1; ov[1] = 1; conn[1] = 6; base[1] = 6; seen[1] = 4; follow[1] = 2; follow[2] = 2
+        :: scene == 5 -> /* all have promised for a candidate, which died with the office */
+            promised[0] = 1; promised[1] = 1; promised[2] = 1; promise[0] = 1; promise[1] = 1; promise[2] = 1;
+            over[CAND] = 1; odead[0] = 1; follow[0] = 0; follow[1] = 0; follow[2] = 0
         :: else
         fi
     };
