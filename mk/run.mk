@@ -26,7 +26,7 @@ check-kills:
 	@KILLS=$(KILLS) SEED=$(SEED) KINDS=$(KINDS) $(if $(TRANSPORT),RG_TRANSPORT=$(TRANSPORT)) $(BUILD)/tests/procs kills
 
 # The full forms of the numbered cases of which `make check` runs short ones (tests/procs/README.md). PROCS_ONLY=case_14
-# runs those with that in their name.
+# runs those with that in their name; KILL_BYTES is the size of the operations that are hit there (256 MiB).
 check-cases-long:
 	@sh scripts/setup.sh
 	@$(MAKE) --no-print-directory $(BUILD)/tests/procs BUILD=$(BUILD) SAN=$(SAN)

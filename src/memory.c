@@ -19,6 +19,13 @@ static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static range_t *ranges; /* by address, none overlaps another */
 static size_t n_ranges, cap_ranges;
 
+/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child, which has one
+ * thread, gets a new lock: only the thread that took the old one may give it back. */
+static void hold(void) { pthread_rwlock_wrlock(&lock); }
+static void let_go(void) { pthread_rwlock_unlock(&lock); }
+static void renew(void) { pthread_rwlock_init(&lock, NULL); }
+__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, renew); }
+
 rg_status_t rg_alloc(size_t bytes, void **out, rg_error_t *err) {
     if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_alloc: out is NULL; pass the address of a pointer");
     *out = NULL;

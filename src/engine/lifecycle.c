@@ -183,19 +183,13 @@ static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err
     return st;
 }
 
-static uint32_t forks; /* between the first process that opened a group and this one */
-static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
-static void forked(void) { forks++; } /* the child has one thread */
-static void count_forks(void) { (void)pthread_atfork(NULL, NULL, forked); }
-
-int rg_group_inherited(const rg_group_t *g) { return g->forks != forks; }
+int rg_group_inherited(const rg_group_t *g) { return g->forks != rg_os_forks(); }
 
 rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err) {
     rg_group_t *g = calloc(1, sizeof *g);
     *out = NULL;
     if (!g) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a group");
-    pthread_once(&forks_once, count_forks);
-    g->forks = forks;
+    g->forks = rg_os_forks();
     g->epfd = g->wakefd = -1;
     g->host_procs = 1;
     g->cores = rg_os_cores();

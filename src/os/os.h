@@ -11,6 +11,10 @@ uint64_t rg_os_now_ns(void);                /* CLOCK_MONOTONIC */
 rg_status_t rg_os_random(void *p, size_t n); /* getrandom, EINTR-safe */
 uint32_t rg_os_cores(void);                 /* that this process may use (affinity), at least 1 */
 
+/* Forks between the first call in the first process and this process. What is opened remembers it: where it differs the
+ * caller is a child of whoever opened it. */
+uint32_t rg_os_forks(void);
+
 /* A name as a number, never 0; NULL and "": 0. */
 uint64_t rg_os_name_hash(const char *name);
 /* Equal for processes on one running kernel, in whatever container; and what counts as one host: the name, if one is

@@ -30,6 +30,13 @@ static atomic_size_t count; /* written under the lock; looked at without it to a
 static atomic_ullong generation = 1;
 static uint64_t last_id;
 
+/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child, which has one
+ * thread, gets a new lock: only the thread that took the old one may give it back. */
+static void hold(void) { pthread_rwlock_wrlock(&lock); }
+static void let_go(void) { pthread_rwlock_unlock(&lock); }
+static void renew(void) { pthread_rwlock_init(&lock, NULL); }
+__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, renew); }
+
 /* The first entry that begins above p. */
 static size_t above(const uint8_t *p) {
     size_t lo = 0, hi = atomic_load_explicit(&count, memory_order_relaxed);

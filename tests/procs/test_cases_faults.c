@@ -87,7 +87,8 @@ static int killed_again_and_again(int kills, uint32_t count, const char *transpo
     }
     printf("       %d kills in operations of %u MiB (%s): first result without the dead after %.1f ms, at most %.1f\n",
            kills, count >> 18, transport, sum / kills, worst);
-    ok = ok && ENV_SEEN(worst < 3000, "it took %.0f ms", worst);
+    /* The heartbeat and a second, and what the operation itself takes anew on a host that is busy. */
+    ok = ok && ENV_SEEN(worst < 3000 + 30.0 * (count >> 18), "it took %.0f ms", worst);
     if (ok) ok = env_end(e, pids, 0);
     else env_kill(pids, 3);
     ok = procs_coordinator_stop(&co) == 0 && ok;
@@ -445,11 +446,16 @@ void cases_faults(void) {
          procs_cluster(2, sent_and_gone, procs_shared(64), 30) == 0);
 }
 
+/* KILL_BYTES in the environment: the size of the operations that are hit, 256 MiB unless it says otherwise. */
+static uint32_t hit_count(void) {
+    const char *text = getenv("KILL_BYTES");
+    unsigned long bytes = text && *text ? strtoul(text, NULL, 0) : 256ul << 20;
+    return (uint32_t)(bytes / sizeof(float) < 8 ? 8 : bytes / sizeof(float));
+}
+
 void cases_faults_long(void) {
-    CASE("case_14__hundred_kills_in_256_mib_over_tcp__known_and_nothing_kept",
-         killed_again_and_again(100, 1u << 26, "tcp"));
-    CASE("case_14__hundred_kills_in_256_mib_through_shm__known_and_nothing_kept",
-         killed_again_and_again(100, 1u << 26, "shm"));
+    CASE("case_14__hundred_kills_over_tcp__known_and_nothing_kept", killed_again_and_again(100, hit_count(), "tcp"));
+    CASE("case_14__hundred_kills_through_shm__known_and_nothing_kept", killed_again_and_again(100, hit_count(), "shm"));
     CASE("case_22__two_hundred_jobs_on_the_same_ports__never_meet", same_ports(200));
     CASE("case_30__all_killed_fifty_times__nothing_is_left", all_killed(50));
     CASE("case_39__thousand_groups__nothing_grows", loops(1000, 20));
