@@ -21,6 +21,17 @@
 #define CASES_SANITIZED 0
 #endif
 
+#if defined(__SANITIZE_THREAD__)
+#define CASES_NO_THREADS_IN_CHILDREN 1 /* ThreadSanitizer ends a child of threads that starts one */
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define CASES_NO_THREADS_IN_CHILDREN 1
+#endif
+#endif
+#ifndef CASES_NO_THREADS_IN_CHILDREN
+#define CASES_NO_THREADS_IN_CHILDREN 0
+#endif
+
 /* From now on, in this process and those forked from it, the wall clock is `seconds` off. 0 when it cannot be. */
 int cases_clock_init(void);
 void cases_clock_jump(int64_t seconds);

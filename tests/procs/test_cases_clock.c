@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 static int (*real)(clockid_t, struct timespec *); /* NULL until it is known: then the system call itself */
-static volatile int64_t *jump;                    /* seconds, shared by all processes of a test */
+static _Atomic(int64_t *) jump;                   /* seconds, shared by all processes of a test */
 
 __attribute__((constructor)) static void find_real(void) {
     real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
@@ -21,17 +21,19 @@ int cases_clock_init(void) {
     if (!jump) jump = procs_shared(sizeof *jump);
     /* Planted: the jump must be seen where it is looked for. */
     clock_gettime(CLOCK_REALTIME, &before);
-    *jump = 7200;
+    cases_clock_jump(7200);
     clock_gettime(CLOCK_REALTIME, &after);
-    *jump = 0;
+    cases_clock_jump(0);
     return ENV_SEEN(after.tv_sec - before.tv_sec >= 7199, "the wall clock of this program cannot be set");
 }
 
-void cases_clock_jump(int64_t seconds) { *jump = seconds; }
+void cases_clock_jump(int64_t seconds) { __atomic_store_n(jump, seconds, __ATOMIC_SEQ_CST); }
 
 int clock_gettime(clockid_t id, struct timespec *t) {
     int rc = real ? real(id, t) : (int)syscall(SYS_clock_gettime, id, t);
-    if (!rc && jump && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE || id == CLOCK_TAI)) t->tv_sec += *jump;
+    int64_t *by = jump;
+    if (!rc && by && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE || id == CLOCK_TAI))
+        t->tv_sec += __atomic_load_n(by, __ATOMIC_SEQ_CST);
     return rc;
 }
 

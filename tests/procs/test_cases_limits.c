@@ -192,17 +192,19 @@ struct lane {
     int index, lane, bad;
     pthread_t thread, looker;
     rg_group_t *g;
-    volatile int over;
+    int over; /* atomic, as bad is */
 };
+
+static void is_bad(struct lane *l, int bad) { __atomic_fetch_or(&l->bad, bad, __ATOMIC_SEQ_CST); }
 
 /* Asks a group about itself all the while. */
 static void *look(void *arg) {
     struct lane *l = arg;
     char text[128];
     uint64_t id;
-    while (!l->over) {
+    while (!__atomic_load_n(&l->over, __ATOMIC_SEQ_CST)) {
         rg_info_t info = RG_INFO_INIT;
-        if (rg_group_info(l->g, &info) || info.world_size > 2) l->bad = 1;
+        if (rg_group_info(l->g, &info) || info.world_size > 2) is_bad(l, 1);
         (void)rg_group_member(l->g, 0, &id);
         (void)rg_group_errmsg(l->g, text, sizeof text);
         sched_yield();
@@ -214,7 +216,7 @@ static void *look(void *arg) {
 static void *lane_main(void *arg) {
     struct lane *l = arg;
     static _Thread_local float x[30000];
-    for (int round = 0; round < 8 && !l->bad; round++) {
+    for (int round = 0; round < 8 && !__atomic_load_n(&l->bad, __ATOMIC_SEQ_CST); round++) {
         char name[32];
         rg_error_t err;
         snprintf(name, sizeof name, "lane%d-%d", l->lane, round);
@@ -222,20 +224,20 @@ static void *lane_main(void *arg) {
         cfg.transport = l->lane % 2 ? "tcp" : "auto";
         if (rg_group_join(&cfg, &l->g, &err) != RG_OK) {
             fprintf(stderr, "lane %d, round %d: %s\n", l->lane, round, err.text);
-            l->bad = 1;
+            is_bad(l, 1);
             break;
         }
-        l->over = 0;
-        if (pthread_create(&l->looker, NULL, look, l)) l->bad = 1;
-        for (int i = 0; i < 10 && !l->bad; i++) {
+        __atomic_store_n(&l->over, 0, __ATOMIC_SEQ_CST);
+        if (pthread_create(&l->looker, NULL, look, l)) is_bad(l, 1);
+        for (int i = 0; i < 10 && !__atomic_load_n(&l->bad, __ATOMIC_SEQ_CST); i++) {
             for (int k = 0; k < 30000; k++) x[k] = (float)(l->lane + 1);
-            l->bad |= rg_all_reduce(l->g, x, x, i % 2 ? 30000 : 10, RG_F32, RG_SUM, NULL, NULL) != RG_OK;
-            l->bad |= x[9] != (float)(2 * (l->lane + 1));
+            is_bad(l, rg_all_reduce(l->g, x, x, i % 2 ? 30000 : 10, RG_F32, RG_SUM, NULL, NULL) != RG_OK);
+            is_bad(l, x[9] != (float)(2 * (l->lane + 1)));
         }
-        l->over = 1;
+        __atomic_store_n(&l->over, 1, __ATOMIC_SEQ_CST);
         pthread_join(l->looker, NULL);
-        if (round % 2) l->bad |= rg_group_leave(l->g) != RG_OK;
-        else l->bad |= rg_barrier(l->g, NULL, NULL) != RG_OK; /* else the first to go would be a loss to the other */
+        if (round % 2) is_bad(l, rg_group_leave(l->g) != RG_OK);
+        else is_bad(l, rg_barrier(l->g, NULL, NULL) != RG_OK); /* else the first to go would be a loss to the other */
         rg_group_destroy(l->g);
     }
     return NULL;
