@@ -36,12 +36,13 @@ static const char stress_help[] =
     "  -s, --seed S           plan, operations and data follow from it (1)\n"
     "  -e, --every A..B       seconds between two actions (0.5..2)\n"
     "  -a, --actions LIST     kill,stop,join,leave,coordinator_kill,coordinator_stop,drop,drop_one_way,delay,reset,\n"
-    "                         cut_coordinator; \"-kill\" leaves one out (all but the coordinator's own that\n"
-    "                         work here)\n"
+    "                         cut_coordinator; \"-kill\" leaves one out (all that work here)\n"
     "  -k, --kinds LIST       kinds of operations, sub_group, state (all); \"-state\" leaves one out\n"
     "  -t, --transport NAME   tcp, shm or auto (auto)\n"
     "      --tls              TLS for every connection, with a key of the run's own\n"
     "      --net on|off       network namespaces; on by default where they can be made and the transport is not shm\n"
+    "  -c, --coordinators N   1, or 2: the second one stands by (1)\n"
+    "      --no-succession    a coordinator that decides alone: its own actions are left out unless they are named\n"
     "      --bytes SIZE       of the largest vectors (1M)\n"
     "      --deadline S       of each operation (10)\n"
     "      --heartbeat MS     a worker silent for this long is lost (2000)\n"
@@ -96,7 +97,7 @@ static const char *action_at(int i) {
 struct options {
     uint8_t kinds[STRESS_KIND_COUNT];
     int plan_only, actions_given, net; /* net: -1 not said */
-    uint64_t seed, peers, bytes, length_ns, deadline_ns, heartbeat_ms, every[2];
+    uint64_t seed, peers, coordinators, bytes, length_ns, deadline_ns, heartbeat_ms, every[2];
     enum stress_plant plant;
 };
 
@@ -126,7 +127,7 @@ static int parse_plant(const char *text, enum stress_plant *plant) {
     return 0;
 }
 
-enum { NET = 256, BYTES, DEADLINE, HEARTBEAT, KEEP, LOG, FAIL_FAST, PLAN, PLANT, TLS };
+enum { NET = 256, BYTES, DEADLINE, HEARTBEAT, KEEP, LOG, FAIL_FAST, PLAN, PLANT, TLS, NO_SUCCESSION };
 
 /* One option with its value: 1 when that is what it takes. */
 static int take_option(struct stress *s, struct options *q, int o, const char *v, char bad[64]) {
@@ -149,6 +150,8 @@ static int take_option(struct stress *s, struct options *q, int o, const char *v
         snprintf(s->dir, sizeof s->dir, "%s", v);
         return strlen(v) < sizeof s->dir;
     case LOG: s->log = v; return 1;
+    case 'c': return tool_number(v, 1, STRESS_COORDS, &q->coordinators);
+    case NO_SUCCESSION: s->plan_opts.succession = 0; return 1;
     case TLS: s->tls = 1; return 1;
     case FAIL_FAST: s->fail_fast = 1; return 1;
     case PLAN: q->plan_only = 1; return 1;
@@ -174,12 +177,14 @@ static int parse(struct stress *s, struct options *q, int argc, char **argv) {
                                              { "fail-fast", no_argument, NULL, FAIL_FAST },
                                              { "plan", no_argument, NULL, PLAN },
                                              { "tls", no_argument, NULL, TLS },
+                                             { "coordinators", required_argument, NULL, 'c' },
+                                             { "no-succession", no_argument, NULL, NO_SUCCESSION },
                                              { "plant", required_argument, NULL, PLANT },
                                              { "quiet", no_argument, NULL, 'q' },
                                              { "help", no_argument, NULL, 'h' },
                                              { 0, 0, 0, 0 } };
     int o;
-    while ((o = getopt_long(argc, argv, "n:m:s:e:a:k:t:j:qh", options, NULL)) != -1) {
+    while ((o = getopt_long(argc, argv, "n:m:s:e:a:k:t:j:c:qh", options, NULL)) != -1) {
         char bad[64] = "";
         if (o == '?') return tool_usage("stress", "wrong option");
         if (o == 'h') {
@@ -438,7 +443,8 @@ static int run(struct stress *s) {
     if (signals < 0) return tool_failed("stress", "signalfd: %s", strerror(errno));
     s->start_ns = tool_now_ns();
     for (uint32_t i = 0; i < s->plan_opts.coordinators && !rc; i++) rc = stress_coordinator_start(s, i, 1);
-    snprintf(s->setup->coordinator, sizeof s->setup->coordinator, "%s", s->coords[0].address);
+    snprintf(s->setup->coordinator, sizeof s->setup->coordinator, "%s%s%s", s->coords[0].address,
+             s->coords[1].address[0] ? "," : "", s->coords[1].address);
     s->start_ns = tool_now_ns();
     s->end_ns = s->start_ns + s->plan_opts.length_ns;
     for (uint32_t i = 0; i < s->setup->peers && !rc; i++) rc = stress_worker_start(s, i);
@@ -462,6 +468,7 @@ static void defaults(struct stress *s, struct options *q) {
     *q = (struct options){ .net = -1,
                            .seed = 1,
                            .peers = 10,
+                           .coordinators = 1,
                            .bytes = 1 << 20,
                            .length_ns = 60 * SECOND,
                            .deadline_ns = 10 * SECOND,
@@ -469,11 +476,8 @@ static void defaults(struct stress *s, struct options *q) {
                            .every = { SECOND / 2, 2 * SECOND } };
     memset(q->kinds, 1, sizeof q->kinds);
     memset(s->plan_opts.allowed, 1, sizeof s->plan_opts.allowed);
-    /* The engine's coordinator decides alone: without it a group cannot lose anybody, so that these are for who asks.
-     */
-    s->plan_opts.allowed[STRESS_ACT_COORDINATOR_KILL] = s->plan_opts.allowed[STRESS_ACT_COORDINATOR_STOP] = 0;
     s->transport = "auto";
-    s->plan_opts.coordinators = 1;
+    s->plan_opts.succession = 1;
 }
 
 int tool_stress(int argc, char **argv) {
@@ -490,6 +494,10 @@ int tool_stress(int argc, char **argv) {
     p->every_max_ns = q.every[1];
     p->heartbeat_ns = q.heartbeat_ms * 1000000u;
     p->peers = (uint32_t)q.peers;
+    p->coordinators = (uint32_t)q.coordinators;
+    /* Without it a group cannot lose anybody, and operations may pass their deadlines. */
+    if (!p->succession && !q.actions_given)
+        p->allowed[STRESS_ACT_COORDINATOR_KILL] = p->allowed[STRESS_ACT_COORDINATOR_STOP] = 0;
     s->tty = isatty(2);
     if ((rc = set_up_net(s, &q))) return rc;
     if (stress_plan_make(&s->plan, p)) rc = tool_failed("stress", "no memory for the plan");

@@ -102,6 +102,7 @@ struct stress_plan {
 struct stress_plan_opts {
     uint64_t seed, length_ns, every_min_ns, every_max_ns, heartbeat_ns;
     uint32_t peers, coordinators, hosts;
+    int succession; /* others take over from a coordinator that is away, so it may be away for long */
     uint32_t host_of[STRESS_PEERS];
     uint8_t allowed[STRESS_ACTION_COUNT];
 };
@@ -275,7 +276,7 @@ struct stress_tally {
     uint64_t by_status[STRESS_KIND_COUNT][24];
     uint64_t operations, steps, confirmed, compared, wrong_checked;
     uint64_t actions_done[STRESS_ACTION_COUNT];
-    uint32_t rejoins, unexplained, join_failures, groups, violations;
+    uint32_t rejoins, join_failures, groups, violations;
     uint64_t group[64]; /* incarnations seen, the last ones */
     struct stress_violation violation[STRESS_VIOLATIONS];
     struct stress_recovery recovery[STRESS_RECOVERIES];

@@ -113,6 +113,9 @@ int stress_coordinator_start(struct stress *s, uint32_t i, int first) {
     } else snprintf(listen, sizeof listen, "127.0.0.1:0");
     snprintf(beat, sizeof beat, "%u", s->setup->heartbeat_ms);
     unsetenv("RG_HOST");
+    setenv("RG_SUCCESSION", s->plan_opts.succession ? "on" : "off", 1);
+    unsetenv("RG_STANDBY");
+    if (s->plan_opts.coordinators > 1 && s->coords[1 - i].address[0]) setenv("RG_STANDBY", s->coords[1 - i].address, 1);
     c->stopped_ns = 0;
     c->pid = start(s, coordinator_node(s, i), name, argv);
     if (c->pid <= 0) {
@@ -201,7 +204,7 @@ static int on_worker(struct stress *s, const struct stress_event *e) {
 
 static int on_coordinator(struct stress *s, const struct stress_event *e) {
     struct stress_coord *c = &s->coords[e->a];
-    harmed_host(s, UINT32_MAX, tool_now_ns());
+    if (!s->plan_opts.succession) harmed_host(s, UINT32_MAX, tool_now_ns());
     if (e->action == STRESS_ACT_COORDINATOR_START) {
         c->killed_ns = 0;
         return !c->pid && stress_coordinator_start(s, e->a, 0) == TOOL_OK;
@@ -240,7 +243,7 @@ static int on_network(struct stress *s, const struct stress_event *e) {
             set_rule(s, e, a, h);
             set_rule(s, e, h, a);
         }
-        harmed_host(s, b, now);
+        if (b != UINT32_MAX || !s->plan_opts.succession) harmed_host(s, b, now);
         return 1;
     }
     set_rule(s, e, a, b);

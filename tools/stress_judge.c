@@ -77,6 +77,9 @@ void stress_violate(struct stress *s, const char *kind, const struct stress_reco
 
 /* ---- One record by itself -------------------------------------------------------------------------------------- */
 
+/* What was done to a worker may cost it its group for so long after: suspected late, told late. */
+#define EXCUSE_NS (20 * SECOND)
+
 static int gone_status(int32_t st) {
     return st == RG_ERR_EXPELLED || st == RG_ERR_NO_QUORUM || st == RG_ERR_CLOSED || st == RG_ERR_COORDINATOR;
 }
@@ -115,7 +118,9 @@ static void judge_one(struct stress *s, uint32_t slot, const struct stress_recor
                        (double)(r->end_ns - from) / 1e9, (double)r->deadline_ns / 1e9);
     if (gone_status(r->status) && k != STRESS_JOIN && k != STRESS_LEAVE) {
         s->tally.rejoins++;
-        if (r->status == RG_ERR_EXPELLED && tool_now_ns() - p->harmed_ns > 30 * SECOND) s->tally.unexplained++;
+        if (tool_now_ns() - p->harmed_ns > EXCUSE_NS)
+            stress_violate(s, "cause", r, NULL, "worker %u lost its group, and nothing had been done to it for %.1f s",
+                           slot, (double)(tool_now_ns() - p->harmed_ns) / 1e9);
     }
     if (k == STRESS_JOIN && r->status) s->tally.join_failures++;
 }

@@ -155,7 +155,10 @@ static int plan_coordinator(struct draft *d, stress_action_t a) {
     int kills = a == STRESS_ACT_COORDINATOR_KILL;
     uint32_t which = (uint32_t)(draw(d) % d->o->coordinators);
     if (d->coord_busy > d->now) return 0;
-    uint64_t last = kills ? between(d, 0, 3 * SECOND) : between(d, SECOND / 10, 2 * d->o->heartbeat_ns);
+    uint64_t beat = d->o->heartbeat_ns;
+    uint64_t last = kills ? between(d, 0, 3 * SECOND) : between(d, SECOND / 10, 2 * beat);
+    /* Back before anybody has missed it, or only after somebody has taken its office. */
+    if (d->o->succession && draw(d) % 3 == 0) last = between(d, 3 * beat, 6 * beat);
     d->coord_busy = d->now + last + 3 * SECOND;
     struct stress_event e = { .at_ns = d->now, .action = a, .a = which, .for_ns = last };
     struct stress_event c = { .at_ns = d->now + last,

@@ -70,14 +70,14 @@ void stress_summary(struct stress *s) {
     printf(
         "stress: %s: seed %llu, %u peers, %.1f s, transport %s%s, %s, %llu actions, %llu operations (%s), %llu steps, "
         "%llu comparisons, %u view changes (ms: median %.1f, 99 %% %.1f, most %.1f), %u rejoins, %u groups, "
-        "%u expelled for no cause known, %u violations\n",
+        "%u violations\n",
         t->violations    ? "FAILED"
         : s->interrupted ? "interrupted"
                          : "passed",
         (unsigned long long)s->setup->seed, s->setup->peers, stress_at(s), s->setup->transport,
         s->tls ? " with TLS" : "", s->net.nodes ? "network namespaces" : "one host", (unsigned long long)actions,
         (unsigned long long)t->operations, outcomes, (unsigned long long)t->steps, (unsigned long long)t->compared,
-        t->recoveries, ms[0], ms[1], ms[2], t->rejoins, t->groups, t->unexplained, t->violations);
+        t->recoveries, ms[0], ms[1], ms[2], t->rejoins, t->groups, t->violations);
     fflush(stdout);
 }
 
@@ -156,8 +156,11 @@ int stress_json(struct stress *s) {
     const struct stress_tally *t = &s->tally;
     FILE *f = strcmp(s->json, "-") != 0 ? fopen(s->json, "we") : stdout;
     if (!f) return tool_failed("stress", "%s: %s", s->json, strerror(errno));
-    fprintf(f, "{\n  \"version\": \"%s\", \"seed\": %llu, \"peers\": %u, \"coordinators\": %u, \"seconds\": %.1f, ",
-            rg_version(), (unsigned long long)s->setup->seed, s->setup->peers, s->plan_opts.coordinators, stress_at(s));
+    fprintf(f,
+            "{\n  \"version\": \"%s\", \"seed\": %llu, \"peers\": %u, \"coordinators\": %u, \"succession\": %s, "
+            "\"seconds\": %.1f, ",
+            rg_version(), (unsigned long long)s->setup->seed, s->setup->peers, s->plan_opts.coordinators,
+            s->plan_opts.succession ? "true" : "false", stress_at(s));
     fprintf(f, "\"transport\": \"%s\", \"tls\": %s, \"hosts\": %u, \"network\": ", s->setup->transport,
             s->tls ? "true" : "false", s->net.nodes ? s->plan_opts.hosts : 1);
     string(f, s->net.nodes ? "namespaces" : s->net_why);
@@ -168,9 +171,9 @@ int stress_json(struct stress *s) {
     json_violations(s, f);
     fprintf(f,
             "  \"steps\": %llu, \"confirmed\": %llu, \"comparisons\": %llu, \"rejoins\": %u, \"join_failures\": %u, "
-            "\"groups\": %u, \"expelled_for_no_cause_known\": %u, \"violation_count\": %u, \"passed\": %s\n}\n",
+            "\"groups\": %u, \"violation_count\": %u, \"passed\": %s\n}\n",
             (unsigned long long)t->steps, (unsigned long long)t->confirmed, (unsigned long long)t->compared, t->rejoins,
-            t->join_failures, t->groups, t->unexplained, t->violations, t->violations ? "false" : "true");
+            t->join_failures, t->groups, t->violations, t->violations ? "false" : "true");
     int bad = ferror(f);
     if (f != stdout && fclose(f)) bad = 1;
     return bad ? tool_failed("stress", "%s: %s", s->json, strerror(errno)) : TOOL_OK;

@@ -21,7 +21,7 @@ struct worker {
     struct stress_setup *setup;
     struct stress_seat *seat;
     uint32_t slot, life, index;
-    int planted, newcomer, gone;
+    int planted, newcomer, gone, spared;
     rg_group_t *group;
     uint64_t id, step, incarnation, dice, view_changes, sampled_ns;
     uint32_t fds, threads; /* before the first join */
@@ -336,6 +336,12 @@ static void close_group(struct worker *w) {
     rg_group_destroy(w->group);
     w->group = NULL;
     sample(&r);
+    /* What is made once for a process and kept, as a library below may, is not a leak: the first time does not count.
+     */
+    if (!w->spared && r.fds > w->fds && r.fds <= w->fds + 2) {
+        w->spared = 1;
+        w->fds = r.fds;
+    }
     r.wrong = r.fds > w->fds || r.threads > w->threads;
     if (r.wrong)
         snprintf(r.text, sizeof r.text, "%u descriptors and %u threads are left, there were %u and %u", r.fds,
