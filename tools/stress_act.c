@@ -115,7 +115,7 @@ int stress_coordinator_start(struct stress *s, uint32_t i, int first) {
     unsetenv("RG_HOST");
     setenv("RG_SUCCESSION", s->plan_opts.succession ? "on" : "off", 1);
     unsetenv("RG_STANDBY");
-    if (s->plan_opts.coordinators > 1 && s->coords[1 - i].address[0]) setenv("RG_STANDBY", s->coords[1 - i].address, 1);
+    if (i > 0) setenv("RG_STANDBY", s->coords[0].address, 1); /* not both: each would give way to the other */
     c->stopped_ns = 0;
     c->pid = start(s, coordinator_node(s, i), name, argv);
     if (c->pid <= 0) {
