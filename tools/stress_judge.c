@@ -230,12 +230,16 @@ static void drop_queue(struct stress_peer *p) {
     p->queued = 0;
 }
 
+/* All but the newest record, which is the tally that says so: whether it is known to others in the end, only a later
+ * one can tell. */
 static void flush_queue(struct stress *s, struct stress_peer *p, uint64_t incarnation) {
-    for (uint32_t i = 0; i < p->queued; i++) {
+    uint32_t n = p->queued ? p->queued - 1 : 0;
+    for (uint32_t i = 0; i < n; i++) {
         p->queue[i]->incarnation = incarnation;
         confirm(s, p->queue[i]);
     }
-    p->queued = 0;
+    if (p->queued) p->queue[0] = p->queue[n];
+    p->queued = p->queued ? 1 : 0;
 }
 
 static void see_group(struct stress_tally *t, uint64_t incarnation) {
