@@ -93,7 +93,8 @@ static int allowed(const struct stress_record *r) {
     /* Ranks move when a member is lost: then a message may wait for a partner that it does not have. */
     if (r->status == RG_ERR_TIMEOUT && pairs) return r->end_ns - r->start_ns >= STRESS_MESSAGE_MS * 1000000ull;
     if (r->status == RG_ERR_PEER_LOST)
-        return pairs || stress_kind_is(k, 's') || r->on_fault == RG_RETURN || k == STRESS_STATE;
+        return pairs || stress_kind_is(k, 's') || r->on_fault == RG_RETURN || k == STRESS_STATE ||
+               k == STRESS_SUB_GROUP;
     if (k == STRESS_JOIN) return 1; /* the worker tries again; that nobody gets in at all is seen at the end */
     return 0;
 }

@@ -18,7 +18,8 @@ struct draft {
     uint8_t present[STRESS_PEERS];
     uint64_t busy[STRESS_PEERS]; /* until then nothing else is done to it */
     uint64_t host_busy[STRESS_PEERS];
-    uint64_t coord_busy;
+    uint64_t coord_busy, coord_away; /* away: nobody gets in before then */
+    uint64_t counts[STRESS_PEERS];   /* from then on it is taken for a member */
     struct {
         uint64_t until;
         uint32_t members;
@@ -65,7 +66,7 @@ static int add(struct draft *d, struct stress_event e) {
 
 static uint32_t present(const struct draft *d) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < d->o->peers; i++) n += d->present[i];
+    for (uint32_t i = 0; i < d->o->peers; i++) n += d->present[i] && d->counts[i] <= d->now;
     return n;
 }
 
@@ -148,6 +149,7 @@ static int plan_join(struct draft *d) {
     if (i == UINT32_MAX) return 0;
     d->present[i] = 1;
     d->busy[i] = d->now + SECOND;
+    d->counts[i] = (d->coord_away > d->now ? d->coord_away : d->now) + 2 * SECOND;
     return add(d, (struct stress_event){ .at_ns = d->now, .action = STRESS_ACT_JOIN, .a = i }) ? -1 : 1;
 }
 
@@ -160,6 +162,7 @@ static int plan_coordinator(struct draft *d, stress_action_t a) {
     /* Back before anybody has missed it, or only after somebody has taken its office. */
     if (d->o->succession && draw(d) % 3 == 0) last = between(d, 3 * beat, 6 * beat);
     d->coord_busy = d->now + last + 3 * SECOND;
+    d->coord_away = d->now + last + SECOND;
     struct stress_event e = { .at_ns = d->now, .action = a, .a = which, .for_ns = last };
     struct stress_event c = { .at_ns = d->now + last,
                               .action = kills ? STRESS_ACT_COORDINATOR_START : STRESS_ACT_COORDINATOR_CONTINUE,
@@ -193,6 +196,7 @@ static int plan_cut(struct draft *d) {
     if (d->coord_busy > d->now || d->host_busy[host] > d->now) return 0;
     if (!all && (!members_of(d, host) || !may_harm(d, members_of(d, host)))) return 0;
     d->coord_busy = d->now + last + 2 * SECOND;
+    d->coord_away = d->now + last + SECOND;
     if (!all) {
         d->host_busy[host] = d->now + last + 2 * SECOND;
         harm(d, members_of(d, host), d->now + last + 2 * SECOND);

@@ -171,7 +171,9 @@ static struct stress_call *prepare(struct worker *w, uint32_t i, rg_group_t *g, 
     c->key = stress_mix(w->setup->seed ^ stress_mix(w->step * 64 + w->index + 7));
     c->rec.sub = sub;
     c->rec.colour = colour;
-    c->tag = 0;
+    /* A newcomer that dies as it enters may have begun a comparison of states that nobody else will: with tags of their
+     * own the others' operations have nothing to do with it. */
+    c->tag = sub ? 0 : 1 + w->index;
     c->planted = w->planted;
     c->n = 0;
     stress_call_prepare(c);
@@ -214,7 +216,6 @@ static void burst(struct worker *w, uint64_t h) {
     uint32_t n = 2 + (uint32_t)(h >> 8) % (STRESS_CALLS - 1);
     for (uint32_t i = 0; i < n; i++) {
         struct stress_call *c = prepare(w, i, w->group, draw_kind(w, stress_mix(h + i), 1), 0, 0);
-        c->tag = 1 + i;
         c->rec.flying = 1;
         stress_call_start(c, 0);
     }
@@ -256,6 +257,7 @@ static void tally(struct worker *w) {
     res.contributor_cap = STRESS_PEERS;
     o.result = &res;
     o.on_fault = RG_RETRY;
+    o.tag = 1 + w->index;
     rg_status_t s = rg_all_reduce(w->group, in, out, 2, RG_U64, RG_MIN, &o, NULL);
     r.epoch = res.epoch;
     r.contributors = res.contributors;
