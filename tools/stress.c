@@ -63,6 +63,8 @@ static const char stress_help[] =
 static const char *const plants[STRESS_PLANT_COUNT] = { "none",    "value", "result", "input",
                                                         "outcome", "hang",  "fds",    "stray" };
 
+static const char *const levels[] = { "none", "error", "warn", "info", "debug", NULL };
+
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
 /* Names with commas between; if the first begins with '-' they are taken away from all. `name` gives those there are.
@@ -149,7 +151,11 @@ static int take_option(struct stress *s, struct options *q, int o, const char *v
         s->keep = 1;
         snprintf(s->dir, sizeof s->dir, "%s", v);
         return strlen(v) < sizeof s->dir;
-    case LOG: s->log = v; return 1;
+    case LOG:
+        s->log = v;
+        for (int i = 0; levels[i]; i++)
+            if (!strcmp(levels[i], v)) return 1;
+        return 0;
     case 'c': return tool_number(v, 1, STRESS_COORDS, &q->coordinators);
     case NO_SUCCESSION: s->plan_opts.succession = 0; return 1;
     case TLS: s->tls = 1; return 1;
@@ -281,7 +287,8 @@ static void set_up_workers(struct stress *s, const struct options *q) {
         if (q->kinds[k]) w->kinds[w->n_kinds++] = k;
     snprintf(w->group, sizeof w->group, "stress");
     snprintf(w->transport, sizeof w->transport, "%s", s->transport);
-    if (s->log) setenv("RG_LOG", s->log, 1);
+    for (uint32_t i = 0; s->log && levels[i]; i++)
+        if (!strcmp(levels[i], s->log)) w->log_level = i;
 }
 
 /* ---- The run --------------------------------------------------------------------------------------------------- */
@@ -445,7 +452,7 @@ static int run(struct stress *s) {
     for (uint32_t i = 0; i < s->plan_opts.coordinators && !rc; i++) rc = stress_coordinator_start(s, i, 1);
     snprintf(s->setup->coordinator, sizeof s->setup->coordinator, "%s%s%s", s->coords[0].address,
              s->coords[1].address[0] ? "," : "", s->coords[1].address);
-    s->start_ns = tool_now_ns();
+    s->setup->start_ns = s->start_ns = tool_now_ns();
     s->end_ns = s->start_ns + s->plan_opts.length_ns;
     for (uint32_t i = 0; i < s->setup->peers && !rc; i++) rc = stress_worker_start(s, i);
     if (rc) s->interrupted = 1;

@@ -165,7 +165,8 @@ enum stress_plant {
 };
 
 struct stress_setup {
-    uint64_t seed, bytes;
+    uint64_t seed, bytes, start_ns;
+    uint32_t log_level; /* of the library, in the workers' output */
     uint32_t peers, op_ms, join_ms, heartbeat_ms, pace_us;
     uint32_t n_kinds, state, sub_groups;
     uint32_t kinds[STRESS_KIND_COUNT];

@@ -102,9 +102,14 @@ static int learn_address(struct stress *s, struct stress_coord *c, const char *n
 int stress_coordinator_start(struct stress *s, uint32_t i, int first) {
     struct stress_coord *c = &s->coords[i];
     char name[32], listen[80], beat[16];
-    char *argv[] = {
-        (char *)"regroup", (char *)"coordinator", (char *)"--listen", listen, (char *)"--heartbeat", beat, NULL
-    };
+    char *argv[] = { (char *)"regroup",
+                     (char *)"coordinator",
+                     (char *)"--listen",
+                     listen,
+                     (char *)"--heartbeat",
+                     beat,
+                     s->setup->log_level == RG_LOG_DEBUG ? (char *)"--verbose" : NULL,
+                     NULL };
     snprintf(name, sizeof name, "coordinator-%u", i);
     if (c->address[0]) snprintf(listen, sizeof listen, "%s", c->address);
     else if (s->net.nodes) {

@@ -352,6 +352,13 @@ static void close_group(struct worker *w) {
     finish(w, &r, RG_OK);
 }
 
+/* By the driver's clock, as in the journal. */
+static void log_line(void *user, rg_log_level_t level, const char *line) {
+    const struct stress_setup *s = user;
+    (void)level;
+    fprintf(stderr, "%.6f %s\n", (double)(int64_t)(tool_now_ns() - s->start_ns) / 1e9, line);
+}
+
 static int enter_group(struct worker *w) {
     struct stress_record r;
     rg_config_t cfg = RG_CONFIG_INIT;
@@ -367,6 +374,9 @@ static int enter_group(struct worker *w) {
     cfg.join_timeout_ms = s->join_ms;
     cfg.op_timeout_ms = s->op_ms;
     cfg.heartbeat_ms = s->heartbeat_ms;
+    cfg.log_level = (rg_log_level_t)s->log_level;
+    cfg.log_fn = log_line;
+    cfg.log_user = w->setup;
     w->incarnation = w->step = w->id = 0;
     w->index = 0;
     w->gone = 0;
