@@ -161,7 +161,7 @@ static int plan_coordinator(struct draft *d, stress_action_t a) {
     uint64_t last = kills ? between(d, 0, 3 * SECOND) : between(d, SECOND / 10, 2 * beat);
     /* Back before anybody has missed it, or only after somebody has taken its office. */
     if (d->o->succession && draw(d) % 3 == 0) last = between(d, 3 * beat, 6 * beat);
-    d->coord_busy = d->now + last + 3 * SECOND;
+    d->coord_busy = d->now + last + 5 * beat; /* so that members come to rest under an office */
     d->coord_away = d->now + last + SECOND;
     struct stress_event e = { .at_ns = d->now, .action = a, .a = which, .for_ns = last };
     struct stress_event c = { .at_ns = d->now + last,
@@ -195,7 +195,7 @@ static int plan_cut(struct draft *d) {
     int all = draw(d) % 3 == 0;
     if (d->coord_busy > d->now || d->host_busy[host] > d->now) return 0;
     if (!all && (!members_of(d, host) || !may_harm(d, members_of(d, host)))) return 0;
-    d->coord_busy = d->now + last + 2 * SECOND;
+    d->coord_busy = d->now + last + 5 * d->o->heartbeat_ns;
     d->coord_away = d->now + last + SECOND;
     if (!all) {
         d->host_busy[host] = d->now + last + 2 * SECOND;
