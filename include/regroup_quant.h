@@ -92,6 +92,65 @@ rg_status_t rg_quant_decode_add(rg_wire_t wire, const void *bytes, uint64_t n, f
  * elements that are not beyond the scale. -1 for an unknown wire form. */
 double rg_quant_bound(const rg_quant_t *q, const void *bytes, uint64_t n);
 
+/* ---- Collectives
+ * -------------------------------------------------------------------------------------------------------
+ *
+ * Reductions and gathers of f32 of which only quantised bytes travel. All members get the same bits: a slice is reduced
+ * by its owner alone, in f32 and in the order of ranks, encoded once, passed on as it is, and the owner too takes what
+ * its own bytes decode to. Two quantisations whatever the number of members; 2(n-1)/n of the encoded bytes per member
+ * each way. What the owner of a slice adds itself is not quantised.
+ *
+ * They block, and are made of operations of the group: calls of one group and tag are in the same order everywhere. A
+ * lost member is handled as on_fault says: RETRY begins again with those who are left, who then are the contributors.
+ * The input is never written; the output, which may be the input, only after everything has arrived. */
+
+typedef struct rg_quantiser rg_quantiser_t;
+
+/* What a member could not say is kept and added to what it says next (error feedback): m = beta * kept + x is encoded,
+ * and kept becomes m less what was decoded, when the operation has succeeded on all members, and only then. */
+typedef struct rg_feedback {
+    uint32_t size; /* sizeof(rg_feedback_t) */
+    float beta;    /* of what was kept before; 0: 1 */
+    float clip;    /* what is kept is cut off beyond +-clip; 0: not */
+} rg_feedback_t;
+
+#define RG_FEEDBACK_INIT                                                                                               \
+    { (uint32_t)sizeof(rg_feedback_t), 0, 0 }
+
+/* Holds the buffers that its calls use, and what is kept. `q` is equal on all members (the seed may differ: then
+ * members round independently of each other, as they should). feedback may be NULL: none. The group may be a sub-group;
+ * it outlives the quantiser. INVALID, NOMEM. One thread at a time. */
+rg_status_t rg_quantiser_create(rg_group_t *group, const rg_quant_t *q, const rg_feedback_t *feedback,
+                                rg_quantiser_t **out, rg_error_t *err);
+void rg_quantiser_destroy(rg_quantiser_t *z);
+
+/* out[i] = the sum (RG_SUM) or the average (RG_AVG) of all members' in[i]. count, op and the quantiser are equal on all
+ * members; a difference is ERR_MISMATCH everywhere. An input that is not finite, without RG_QUANT_SATURATE, and a sum
+ * that is not finite are ERR_INVALID everywhere, naming the rank. Of opts, tag, timeout_ms (for each of the two parts),
+ * on_fault and result count; anything else is NOTSUP. Errors are those of rg_all_reduce; the text is with the group. */
+rg_status_t rg_quant_all_reduce(rg_quantiser_t *z, const float *in, float *out, uint64_t count, rg_op_t op,
+                                const rg_opts_t *opts);
+
+/* in has a segment of count elements for every rank; out gets this rank's, reduced, and not rounded again. A fault ends
+ * with PEER_LOST everywhere. */
+rg_status_t rg_quant_reduce_scatter(rg_quantiser_t *z, const float *in, float *out, uint64_t count, rg_op_t op,
+                                    const rg_opts_t *opts);
+
+/* out gets world_size segments of count elements, as all members' inputs decode; this member's too. A fault ends with
+ * PEER_LOST everywhere. */
+rg_status_t rg_quant_all_gather(rg_quantiser_t *z, const float *in, float *out, uint64_t count, const rg_opts_t *opts);
+
+/* How far an element of the last successful result may be from what it would be without quantising, for each of the
+ * contributors of rg_quant_all_reduce and rg_quant_reduce_scatter added up; by f32 arithmetic itself it is off as any
+ * sum is. 0 before the first. */
+double rg_quantiser_bound(const rg_quantiser_t *z);
+
+/* What is kept: *n elements, those of the last successful call with feedback (0 before it), to be read, written (for
+ * example from a file, after setting their number with rg_quantiser_keep) or zeroed between calls. NULL without. A call
+ * with another count begins with zeroes. rg_quantiser_keep: NOMEM, or INVALID without feedback. */
+float *rg_quantiser_kept(rg_quantiser_t *z, uint64_t *n);
+rg_status_t rg_quantiser_keep(rg_quantiser_t *z, uint64_t n);
+
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif
