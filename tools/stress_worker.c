@@ -316,7 +316,8 @@ static int pass_boundary(struct worker *w, uint32_t *joined) {
         w->sampled_ns = r.start_ns;
         sample(&r);
     }
-    if (w->planted && w->setup->plant == STRESS_PLANT_FDS && dup(0) < 0) return 0;
+    for (int i = 0; i < 4 && w->planted && w->setup->plant == STRESS_PLANT_FDS; i++)
+        if (dup(0) < 0) return 0;
     finish(w, &r, s);
     if (s) return 0;
     w->step = ch.boundary;

@@ -55,18 +55,17 @@ ok network_where_there_is_none__said both 1 'shared memory needs one host' -n 2 
 clean() { ! ls -d "$tmp"/regroup-stress-* > /dev/null 2>&1; }
 ok folder__removed clean
 
-planted() { # PLANT VIOLATION
-    ok "planted_$1__found" both 1 "VIOLATION \($2\)" -n 3 -m 0.02 --net off -t tcp --actions stop --plant "$1" --fail-fast \
-        --deadline 1
+planted() { # PLANT VIOLATION MINUTES: at most; a violation ends the run
+    ok "planted_$1__found" both 1 "VIOLATION \($2\)" -n 3 -m "$3" --net off -t tcp --actions stop -e 60 --plant "$1" --fail-fast
     rm -rf "$tmp"/regroup-stress-*
 }
-planted value wrong
-planted result disagreement
-planted input input
-planted outcome disagreement
-planted hang hang
-planted stray stray
-planted fds leak
+planted value wrong 0.7
+planted result disagreement 0.7
+planted input input 0.7
+planted outcome disagreement 0.7
+planted hang hang 0.7
+planted stray stray 0.02
+planted fds leak 0.02
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]
