@@ -69,6 +69,7 @@ struct co_conn {
 };
 
 struct rg_coordinator {
+    uint32_t forks; /* of this process when it was started, see rg_os_forks() */
     uv_loop_t loop;
     uv_poll_t listener[2]; /* one for each address family */
     uv_timer_t timer;
@@ -856,6 +857,7 @@ static void co_log_security(rg_coordinator_t *co) {
 static rg_coordinator_t *co_new(uint32_t max_groups, rg_error_t *err) {
     rg_coordinator_t *co = calloc(1, sizeof *co);
     if (co) {
+        co->forks = rg_os_forks();
         co->max_groups = max_groups;
         co->groups = calloc(max_groups, sizeof(struct co_group *));
         co->slots = calloc(CO_SLOTS, sizeof(struct co_conn *));
@@ -957,7 +959,7 @@ const char *rg_coordinator_address(const rg_coordinator_t *coordinator) {
 }
 
 void rg_coordinator_stop(rg_coordinator_t *co) {
-    if (!co) return;
+    if (!co || co->forks != rg_os_forks()) return; /* a forked child has neither its thread nor its sockets */
     rg_watch_stop(co->watch);
     uv_async_send(&co->wake);
     pthread_join(co->thread, NULL);

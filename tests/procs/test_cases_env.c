@@ -294,7 +294,7 @@ static void *use_memory(void *arg) {
 }
 
 /* Exit code 0 when nothing hangs that a child may do: memory of its own, a group of its own. */
-static int busy_child(const char *address) {
+static int busy_child(const char *address, rg_coordinator_t *parents) {
     static char own[4096];
     rg_config_t cfg = procs_config(address, "", 1, 0);
     rg_group_t *g = NULL;
@@ -307,6 +307,7 @@ static int busy_child(const char *address) {
     cfg.group = name;
     if (rg_group_join(&cfg, &g, NULL) || rg_barrier(g, NULL, NULL) || rg_group_leave(g)) return 3;
     rg_group_destroy(g);
+    rg_coordinator_stop(parents); /* nothing happens */
     return 0;
 }
 
@@ -322,7 +323,7 @@ static int forks_when_busy(int index, void *arg) {
         PROCS_REQUIRE(!pthread_create(&thread[i], NULL, use_memory, (void *)(uintptr_t)i), "thread");
     for (int k = 0; k < 40; k++) {
         pid_t pid = fork();
-        if (pid == 0) _exit(busy_child(rg_coordinator_address(co)));
+        if (pid == 0) _exit(busy_child(rg_coordinator_address(co), co));
         int rc = procs_end(pid, 25);
         PROCS_REQUIRE(rc == 0, "child %d ended with %d", k, rc);
     }
