@@ -127,6 +127,13 @@ rg_status_t rg_group_init_rank(uint32_t n, uint32_t rank, const rg_unique_id_t *
     return open_group(&j, out, err);
 }
 
+void rg_caught_up(rg_group_t *h) {
+    rg_group_t *g = rg_root(h);
+    rg_lock(g);
+    if (g->stale) rg_stale_set(g, 0);
+    rg_unlock(g);
+}
+
 /* What a child must leave to its root. */
 static rg_status_t root_only(rg_group_t *h, const char *what) {
     rg_status_t st = rg_usable(h);

@@ -30,6 +30,7 @@ static inline rg_group_t *rg_root(rg_group_t *h) { return h->root ? h->root : h;
 /* INVALID for NULL, CLOSED in a forked child. To be called before anything takes the lock. */
 rg_status_t rg_usable(rg_group_t *h);
 /* Notes why a call is refused; gives st back. */
+void rg_caught_up(rg_group_t *h); /* the program's state is that of the group again (rg_info_t, stale) */
 rg_status_t rg_refuse(rg_group_t *h, rg_status_t st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Checks a call and makes it an operation: blocking without req. */

@@ -1,6 +1,6 @@
 /* coordinator.c: `regroup coordinator`: the library's coordinator as a process. The address goes to standard output
- * first, then one line per membership change. SIGINT and SIGTERM end it; the groups go on without it until they lose
- * a member. It decides nothing: that is the library's. */
+ * first, then one line per membership change. SIGINT and SIGTERM end it; the groups go on without it, and take
+ * its office over. It decides nothing: that is the library's. */
 #include "tool.h"
 
 #include <getopt.h>
@@ -9,7 +9,7 @@
 #include <time.h>
 
 static const char coordinator_help[] =
-    "usage: regroup coordinator [--listen ADDRESS:PORT] [--max-members N] [--heartbeat MS]\n"
+    "usage: regroup coordinator [--listen ADDRESS:PORT] [--max-members N] [--heartbeat MS] [--standby ADDRESS]\n"
     "\n"
     "Runs a coordinator until SIGINT or SIGTERM. The first line of standard output is the address it listens on; then\n"
     "one line follows for every change of a group. One coordinator serves any number of groups, told apart by name.\n"
@@ -18,6 +18,12 @@ static const char coordinator_help[] =
     "                        \"[::]:7000\" for IPv6; port 0 takes a free one\n"
     "  -m, --max-members N   members per group (RG_MAX_MEMBERS, 1024)\n"
     "  -b, --heartbeat MS    a member silent for this long is lost (RG_HEARTBEAT_MS, 2000)\n"
+    "  -s, --standby A:P     serve only while no coordinator answers at this address (or list of addresses), and take\n"
+    "                        its groups then; give way when it is back (RG_STANDBY)\n"
+    "  -t, --takeover MS     members wait so long for a coordinator that is lost before one of them takes its place\n"
+    "                        (RG_TAKEOVER_MS, two heartbeats)\n"
+    "  -a, --authority       this coordinator alone decides: any number of survivors goes on, but nobody takes its\n"
+    "                        place (RG_SUCCESSION=off)\n"
     "  -v, --verbose         log connections as well\n"
     "  -h, --help            this text\n"
     "\n"
@@ -25,7 +31,9 @@ static const char coordinator_help[] =
     "\n"
     "examples:\n"
     "  regroup coordinator --listen 0.0.0.0:7000\n"
-    "  RG_COORDINATOR=10.0.0.1:7000 RG_MIN_SIZE=2 ./program      (on every host)\n";
+    "  RG_COORDINATOR=10.0.0.1:7000 RG_MIN_SIZE=2 ./program      (on every host)\n"
+    "  regroup coordinator --listen 0.0.0.0:7000 --standby 10.0.0.1:7000      (on a second host, 10.0.0.2)\n"
+    "  RG_COORDINATOR=10.0.0.1:7000,10.0.0.2:7000 RG_MIN_SIZE=2 ./program\n";
 
 static void coordinator_line(void *user, rg_log_level_t level, const char *line) {
     char when[32] = "";
@@ -42,6 +50,9 @@ int tool_coordinator(int argc, char **argv) {
     static const struct option options[] = { { "listen", required_argument, NULL, 'l' },
                                              { "max-members", required_argument, NULL, 'm' },
                                              { "heartbeat", required_argument, NULL, 'b' },
+                                             { "standby", required_argument, NULL, 's' },
+                                             { "takeover", required_argument, NULL, 't' },
+                                             { "authority", no_argument, NULL, 'a' },
                                              { "verbose", no_argument, NULL, 'v' },
                                              { "help", no_argument, NULL, 'h' },
                                              { 0, 0, 0, 0 } };
@@ -52,7 +63,7 @@ int tool_coordinator(int argc, char **argv) {
     int o, sig;
     cfg.log_level = RG_LOG_INFO;
     cfg.log_fn = coordinator_line;
-    while ((o = getopt_long(argc, argv, "l:m:b:vh", options, NULL)) != -1) {
+    while ((o = getopt_long(argc, argv, "l:m:b:s:t:avh", options, NULL)) != -1) {
         if (o == 'h') {
             fputs(coordinator_help, stdout);
             return TOOL_OK;
@@ -60,11 +71,14 @@ int tool_coordinator(int argc, char **argv) {
         if (o == '?') return tool_usage("coordinator", "wrong option");
         if (o == 'l') cfg.listen = optarg;
         if (o == 'v') cfg.log_level = RG_LOG_DEBUG;
-        if (o == 'm' || o == 'b') {
+        if (o == 's') cfg.standby = optarg;
+        if (o == 'a') cfg.succession = RG_OFF;
+        if (o == 'm' || o == 'b' || o == 't') {
             if (!tool_number(optarg, 1, 3600000, &v))
                 return tool_usage("coordinator", "\"%s\": expected a number above 0", optarg);
             if (o == 'm') cfg.max_members = (uint32_t)v;
-            else cfg.heartbeat_ms = (uint32_t)v;
+            else if (o == 'b') cfg.heartbeat_ms = (uint32_t)v;
+            else cfg.takeover_ms = (uint32_t)v;
         }
     }
     if (optind < argc) return tool_usage("coordinator", "unexpected argument \"%s\"", argv[optind]);

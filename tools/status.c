@@ -11,8 +11,8 @@
 static const char status_help[] =
     "usage: regroup status [ADDRESS] [--json] [--timeout S]\n"
     "\n"
-    "Shows the groups of the coordinator at ADDRESS (\"host:port\", \"[v6]:port\"; RG_COORDINATOR when not given): "
-    "for\n"
+    "Shows the groups of the coordinator at ADDRESS (\"host:port\", \"[v6]:port\"; RG_COORDINATOR when not given; of a\n"
+    "list the first that serves; the data port of a member that has taken the office over answers too), and for\n"
     "every member its rank, identity, label, address, boundary, bytes moved and the age of its last heartbeat; then\n"
     "which host and site it is on (equal marks are one place) and what its links take.\n"
     "\n"
@@ -66,13 +66,32 @@ static void status_links(char *buf, size_t cap, json_t *m) {
     }
 }
 
+/* Who decides about the group, and with how many of the votes on its next view. */
+static void status_office(json_t *group) {
+    json_t *o = json_object_get(group, "office");
+    if (!strcmp(status_text(o, "mode"), "authority")) {
+        printf("  office: this coordinator alone decides (authority)\n");
+        return;
+    }
+    if (!strcmp(status_text(o, "holder"), "member"))
+        printf("  office: held by member %lld, in place of a coordinator", (long long)status_int(o, "member"));
+    else printf("  office: held by the coordinator");
+    if (!status_int(o, "voters")) printf("\n"); /* there is no view yet */
+    else
+        printf("; %lld of %lld votes are here%s\n", (long long)status_int(o, "votes"), (long long)status_int(o, "voters"),
+           json_is_true(json_object_get(o, "acting")) ? "" : ": NO QUORUM, it does not act");
+}
+
 static void status_table(json_t *all) {
     size_t i, k;
     json_t *group, *m;
+    if (json_is_false(json_object_get(all, "serves")))
+        printf("standing by for %s, which serves\n", status_text(all, "standby_for"));
     json_array_foreach(json_object_get(all, "groups"), i, group) {
         json_t *members = json_object_get(group, "members");
         printf("group %s: %zu members, epoch %lld\n", status_text(group, "name"), json_array_size(members),
                (long long)status_int(group, "epoch"));
+        status_office(group);
         printf("%5s %-10s %-9s %-16s %-22s %8s %8s %10s %10s %10s  %-6s %-6s %s\n", "rank", "state", "identity",
                "label", "address", "pid", "boundary", "sent", "received", "heard", "host", "site", "links");
         json_array_foreach(members, k, m) {

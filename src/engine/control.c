@@ -54,8 +54,11 @@ static void control_lost(rg_group_t *g, uint64_t now) {
     control_hang_up(c);
     c->retry_at_ns = 0;
     if (!g->succession || g->phase != RG_PHASE_MEMBER) { /* else the core says when, and where to */
-        c->retry_at_ns = now + c->backoff_ns;
-        c->backoff_ns = c->backoff_ns * 2 > most ? most : c->backoff_ns * 2;
+        c->retry_at_ns = now;
+        if (c->tried >= (uint32_t)g->n_coord_addr) { /* nobody of the list: not at once again */
+            c->retry_at_ns += c->backoff_ns;
+            c->backoff_ns = c->backoff_ns * 2 > most ? most : c->backoff_ns * 2;
+        }
     }
     rg_member_event_t ev = { .type = RG_MEV_CONTROL_DOWN, .now_ns = now };
     rg_core_event(g, &ev);
@@ -65,7 +68,7 @@ static void control_lost(rg_group_t *g, uint64_t now) {
 void rg_control_aim(rg_group_t *g, const rg_member_action_t *a) {
     rg_control_t *c = &g->control;
     c->target = a->peer;
-    c->n_places = 0;
+    c->n_places = c->tried = 0;
     if (a->member && g->tp_ops->places)
         c->n_places =
             (uint32_t)g->tp_ops->places(g->tp, a->member->addr, a->member->addr_len, c->place, RG_CONTROL_PLACES);
@@ -118,7 +121,7 @@ static void control_dial(rg_group_t *g, uint64_t now) {
 
 void rg_control_connect(rg_group_t *g) {
     if (g->control.fd >= 0) return;
-    g->control.tried = 0;
+    if (g->control.tried >= (uint32_t)g->n_coord_addr) g->control.tried = 0;
     control_dial(g, rg_os_now_ns());
 }
 

@@ -48,6 +48,7 @@ struct co_group {
     rg_coord_t *core;
     size_t core_size;
     uint32_t conns;
+    uint64_t empty_ns; /* since when nobody belongs to it; 0: somebody does */
     int ended; /* its core reported a broken invariant */
 };
 
@@ -394,11 +395,24 @@ static void co_cut_off(rg_coordinator_t *co, struct co_group *g) {
     }
 }
 
+/* With succession those who come first are asked what they belong to, and are no members here until they have said. */
+static int co_is_empty(const rg_coordinator_t *co, struct co_group *g) {
+    if (g->ended) return 1;
+    if (co->hosted) return 0;
+    if (rg_coord_population(g->core)) {
+        g->empty_ns = 0;
+        return 0;
+    }
+    uint64_t now = rg_os_now_ns();
+    if (!g->empty_ns) g->empty_ns = now;
+    return !co->succession || !g->conns || now - g->empty_ns >= CO_FIRST_FRAME_NS;
+}
+
 /* A group that nobody belongs to is forgotten with whatever connections it still has. */
 static void co_forget_empty(rg_coordinator_t *co) {
     for (uint32_t i = 0; i < co->n_groups;) {
         struct co_group *g = co->groups[i];
-        if (!g->ended && (co->hosted || rg_coord_population(g->core))) {
+        if (!co_is_empty(co, g)) {
             i++;
             continue;
         }
@@ -431,8 +445,10 @@ static void co_settle(rg_coordinator_t *co) {
     if (co->first) next = co->first->expires_ns;
     if (co->resume_ns && co->resume_ns < next) next = co->resume_ns;
     for (uint32_t i = 0; i < co->n_groups; i++) {
-        uint64_t d = rg_coord_deadline(co->groups[i]->core);
+        const struct co_group *g = co->groups[i];
+        uint64_t d = rg_coord_deadline(g->core), e = g->empty_ns ? g->empty_ns + CO_FIRST_FRAME_NS : UINT64_MAX;
         if (d < next) next = d;
+        if (e < next) next = e;
     }
     uv_timer_stop(&co->timer);
     if (next == UINT64_MAX) return;

@@ -390,6 +390,10 @@ rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len);
 int rg_control_poll(rg_group_t *g, uint64_t now); /* reads and writes; 1 when something happened */
 int rg_control_fd_events(const rg_control_t *c);  /* for epoll */
 
+/* stale.c */
+void rg_stale_set(rg_group_t *g, int stale); /* of this handle, and of the next one that joins its group */
+int rg_stale_known(const char *group);
+
 /* office.c */
 void rg_office_open(rg_group_t *g, const rg_member_action_t *a);
 void rg_office_close(rg_group_t *g);

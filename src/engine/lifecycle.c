@@ -172,6 +172,7 @@ static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err
                      : rg_fail(err, RG_ERR_INVALID, 0, "coordinator %s: no address", g->cfg.coordinator);
     }
     if (st == RG_OK) st = rg_tuning_load(g, err);
+    if (st == RG_OK) g->stale = rg_stale_known(g->cfg.group);
     if (st == RG_OK) st = rg_tls_open(&RG_TLS_FILES(&g->cfg), &g->tls, err);
     if (st == RG_OK && *rg_tls_warning(g->tls)) RG_LOGF(&g->log, RG_LOG_WARN, "%s", rg_tls_warning(g->tls));
     if (st == RG_OK && rg_os_random(p->identity, sizeof p->identity) != RG_OK)

@@ -21,6 +21,7 @@ void rg_group_over(rg_group_t *g, rg_status_t status, const char *text) {
     if (g->phase == RG_PHASE_OVER) return;
     RG_LOGF(&g->log, status == RG_ERR_CLOSED ? RG_LOG_INFO : RG_LOG_ERROR, "group %s: over: %s: %s", g->cfg.group,
             rg_strerror(status), text);
+    if (g->phase == RG_PHASE_MEMBER && (status == RG_ERR_NO_QUORUM || status == RG_ERR_EXPELLED)) rg_stale_set(g, 1);
     g->phase = RG_PHASE_OVER;
     g->over = status;
     /* First: what is still posted must not touch buffers that are restored and given back below. */

@@ -105,6 +105,7 @@ rg_status_t rg_state_sync(rg_group_t *g, rg_state_t *s, const rg_state_opts_t *o
     x.in_place = x.o.in_place == RG_ON || (x.o.in_place == RG_SWITCH_DEFAULT && rg_state_revision(s) == 0);
     st = run(&x);
     rg_sync_free(&x);
+    if (st == RG_OK) rg_caught_up(g);
     x.r.status = st;
     x.r.revision = rg_state_revision(s);
     x.r.total_ns = rg_os_now_ns() - start;

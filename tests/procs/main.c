@@ -3,6 +3,7 @@
  * with KINDS ("all", or names with commas between) the one over all kinds of operations.
  * It relies on the tests to bound their own time. */
 #include "procs.h"
+#include "succession.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -27,14 +28,39 @@ static void kills_briefly(void) {
     for (unsigned i = 0; i < 3; i++) procs_case(cases[i].name, check_kills(12, seed + i, cases[i].bytes, 0) == 0);
 }
 
+static int kill_modes(void) {
+    const char *m = getenv("MODE");
+    if (!m || !*m || !strcmp(m, "all")) return KILL_RESTART | KILL_STANDBY | KILL_TAKEOVER;
+    return !strcmp(m, "restart")    ? KILL_RESTART
+           : !strcmp(m, "standby")  ? KILL_STANDBY
+           : !strcmp(m, "takeover") ? KILL_TAKEOVER
+                                    : 0;
+}
+
+static void coordinator_kills_briefly(void) {
+    int all = KILL_RESTART | KILL_STANDBY | KILL_TAKEOVER;
+    procs_case("coordinator_kills__planted_faults__found", check_coordinator_kills_planted());
+    procs_case("coordinator_kills__restart_standby_takeover__nothing_fails",
+               check_coordinator_kills(3, (unsigned)number("SEED", 1), all) == 0);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = { { "api", test_api },     { "faults", test_api_faults },     { "stop", test_stop },
-                  { "join", test_join },   { "garbage", test_garbage },       { "security", test_security },
-                  { "env", test_env },     { "state", test_state },           { "shm", test_shm },
-                  { "cases", test_cases }, { "kills-briefly", kills_briefly } };
+    } tests[] = { { "api", test_api },
+                  { "faults", test_api_faults },
+                  { "stop", test_stop },
+                  { "join", test_join },
+                  { "garbage", test_garbage },
+                  { "security", test_security },
+                  { "env", test_env },
+                  { "state", test_state },
+                  { "shm", test_shm },
+                  { "cases", test_cases },
+                  { "succession", test_succession },
+                  { "coordinator-kills-briefly", coordinator_kills_briefly },
+                  { "kills-briefly", kills_briefly } };
     int found = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1 && !strcmp(argv[1], "kills") && getenv("KINDS") && *getenv("KINDS"))
@@ -47,15 +73,18 @@ int main(int argc, char **argv) {
         test_cases_long();
         found = 1;
     }
+    if (argc > 1 && !strcmp(argv[1], "coordinator-kills")) {
+        if (!kill_modes()) return fprintf(stderr, "MODE: restart, standby, takeover or all\n"), 2;
+        return check_coordinator_kills((int)number("KILLS", 200), (unsigned)number("SEED", 1), kill_modes());
+    }
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         if (argc < 2 || !strcmp(argv[1], tests[i].name)) {
             tests[i].run();
             found = 1;
         }
     if (!found) {
-        fprintf(stderr,
-                "usage: procs [api|faults|stop|join|garbage|security|env|state|shm|cases|cases-long|kills-briefly|"
-                "kills]\n");
+        fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|security|env|state|shm|cases|cases-long|succession|"
+                        "coordinator-kills-briefly|coordinator-kills|kills-briefly|kills]\n");
         return 2;
     }
     printf("%d passed, %d failed, %d skipped\n", procs_passed, procs_failed, procs_skipped);
