@@ -11,7 +11,7 @@ $(BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STATIC)
 	$(call say,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS)
 
-.PHONY: demo check-kills check-cases-long bench bench-peers
+.PHONY: demo check-kills check-coordinator-kills check-cases-long bench bench-peers
 demo:
 	@sh scripts/setup.sh
 	@$(MAKE) --no-print-directory all BUILD=$(BUILD) SAN=$(SAN)
@@ -24,6 +24,13 @@ check-kills:
 	@sh scripts/setup.sh
 	@$(MAKE) --no-print-directory $(BUILD)/tests/procs BUILD=$(BUILD) SAN=$(SAN)
 	@KILLS=$(KILLS) SEED=$(SEED) KINDS=$(KINDS) $(if $(TRANSPORT),RG_TRANSPORT=$(TRANSPORT)) $(BUILD)/tests/procs kills
+
+# The coordinator killed at random moments of a group of four, KILLS times in each MODE: restart (and stops), standby,
+# takeover, or all of them. The last line is JSON.
+check-coordinator-kills:
+	@sh scripts/setup.sh
+	@$(MAKE) --no-print-directory $(BUILD)/tests/procs BUILD=$(BUILD) SAN=$(SAN)
+	@KILLS=$(KILLS) SEED=$(SEED) MODE=$(MODE) $(BUILD)/tests/procs coordinator-kills
 
 # The full forms of the numbered cases of which `make check` runs short ones (tests/procs/README.md). PROCS_ONLY=case_14
 # runs those with that in their name; KILL_BYTES is the size of the operations that are hit there (256 MiB).
