@@ -219,9 +219,9 @@ typedef struct rg_coordinator_config {
     const char *tls, *tls_psk_file, *tls_ca, *tls_cert, *tls_key; /* as in rg_config */
     uint32_t takeover_ms; /* RG_TAKEOVER_MS members wait so long for a coordinator that is lost before one of them takes
                              its office; two heartbeats */
-    rg_switch_t succession; /* RG_SUCCESSION on: a view's successor needs a quorum of its members (and of the
-                               coordinator), so that anybody can take the office over. Off: this coordinator alone
-                               decides, for any number of survivors, and without it no view changes */
+    rg_switch_t succession; /* RG_SUCCESSION off: this coordinator alone decides, for any number of survivors, and
+                               without it no view changes. On: a view's successor needs a quorum of its members (and of
+                               the coordinator), and anybody of them can take the office over */
     const char *standby;    /* RG_STANDBY address, or list of addresses, of a coordinator that serves: this one begins
                                when that one has not answered for a heartbeat, and gives way when it does again */
 } rg_coordinator_config_t;

@@ -9,7 +9,7 @@
 #include <time.h>
 
 static const char coordinator_help[] =
-    "usage: regroup coordinator [--listen ADDRESS:PORT] [--max-members N] [--heartbeat MS] [--standby ADDRESS]\n"
+    "usage: regroup coordinator [--listen ADDRESS:PORT] [--max-members N] [--heartbeat MS] [--succession] [--standby ADDRESS]\n"
     "\n"
     "Runs a coordinator until SIGINT or SIGTERM. The first line of standard output is the address it listens on; then\n"
     "one line follows for every change of a group. One coordinator serves any number of groups, told apart by name.\n"
@@ -19,18 +19,18 @@ static const char coordinator_help[] =
     "  -m, --max-members N   members per group (RG_MAX_MEMBERS, 1024)\n"
     "  -b, --heartbeat MS    a member silent for this long is lost (RG_HEARTBEAT_MS, 2000)\n"
     "  -s, --standby A:P     serve only while no coordinator answers at this address (or list of addresses), and take\n"
-    "                        its groups then; give way when it is back (RG_STANDBY)\n"
+    "                        its groups then; give way when it is back (RG_STANDBY). Implies --succession\n"
     "  -t, --takeover MS     members wait so long for a coordinator that is lost before one of them takes its place\n"
     "                        (RG_TAKEOVER_MS, two heartbeats)\n"
-    "  -a, --authority       this coordinator alone decides: any number of survivors goes on, but nobody takes its\n"
-    "                        place (RG_SUCCESSION=off)\n"
+    "  -S, --succession      others can take this one's place: members decide by quorum (RG_SUCCESSION=on); without\n"
+    "                        it this coordinator alone decides, for any number of survivors\n"
     "  -v, --verbose         log connections as well\n"
     "  -h, --help            this text\n"
     "\n"
     "Exit code: 0 after a signal, 1 when it cannot listen, 2 wrong usage.\n"
     "\n"
     "examples:\n"
-    "  regroup coordinator --listen 0.0.0.0:7000\n"
+    "  regroup coordinator --listen 0.0.0.0:7000 --succession\n"
     "  RG_COORDINATOR=10.0.0.1:7000 RG_MIN_SIZE=2 ./program      (on every host)\n"
     "  regroup coordinator --listen 0.0.0.0:7000 --standby 10.0.0.1:7000      (on a second host, 10.0.0.2)\n"
     "  RG_COORDINATOR=10.0.0.1:7000,10.0.0.2:7000 RG_MIN_SIZE=2 ./program\n";
@@ -52,7 +52,7 @@ int tool_coordinator(int argc, char **argv) {
                                              { "heartbeat", required_argument, NULL, 'b' },
                                              { "standby", required_argument, NULL, 's' },
                                              { "takeover", required_argument, NULL, 't' },
-                                             { "authority", no_argument, NULL, 'a' },
+                                             { "succession", no_argument, NULL, 'S' },
                                              { "verbose", no_argument, NULL, 'v' },
                                              { "help", no_argument, NULL, 'h' },
                                              { 0, 0, 0, 0 } };
@@ -63,7 +63,7 @@ int tool_coordinator(int argc, char **argv) {
     int o, sig;
     cfg.log_level = RG_LOG_INFO;
     cfg.log_fn = coordinator_line;
-    while ((o = getopt_long(argc, argv, "l:m:b:s:t:avh", options, NULL)) != -1) {
+    while ((o = getopt_long(argc, argv, "l:m:b:s:t:Svh", options, NULL)) != -1) {
         if (o == 'h') {
             fputs(coordinator_help, stdout);
             return TOOL_OK;
@@ -72,7 +72,7 @@ int tool_coordinator(int argc, char **argv) {
         if (o == 'l') cfg.listen = optarg;
         if (o == 'v') cfg.log_level = RG_LOG_DEBUG;
         if (o == 's') cfg.standby = optarg;
-        if (o == 'a') cfg.succession = RG_OFF;
+        if (o == 's' || o == 'S') cfg.succession = RG_ON;
         if (o == 'm' || o == 'b' || o == 't') {
             if (!tool_number(optarg, 1, 3600000, &v))
                 return tool_usage("coordinator", "\"%s\": expected a number above 0", optarg);

@@ -137,14 +137,15 @@ struct rg_coord {
     rg_next_t next;
 
     /* Succession (coord_claim.c). */
-    int acting;          /* this coordinator serves: it has founded the group, or a quorum of the view is with it */
-    int owed;            /* members have promised another coordinator to wait for a view */
-    int froze;           /* members may be fenced at the present view */
-    int renewed;         /* the term is above all that members had promised when they came */
-    int installed;       /* prop has been sent out as a proposal of this coordinator */
-    rg_term_t seen;      /* highest term heard of */
-    uint64_t lack_at;    /* when an office without a quorum falls silent */
-    rg_term_t prop_term; /* in which prop was accepted, by those who sent it, or here */
+    int acting;              /* this coordinator serves: it has founded the group, or a quorum of the view is with it */
+    int owed;                /* members have promised another coordinator to wait for a view */
+    int froze;               /* members may be fenced at the present view */
+    int renewed;             /* the term is above all that members had promised when they came */
+    int installed;           /* prop has been sent out as a proposal of this coordinator */
+    rg_term_t seen;          /* highest term heard of */
+    uint64_t lack_at;        /* when an office without a quorum falls silent */
+    uint64_t turned_away_at; /* last time that a newcomer was, because the view that is known has no quorum here */
+    rg_term_t prop_term;     /* in which prop was accepted, by those who sent it, or here */
     size_t prop_len;
     uint8_t *prop; /* the proposal, as the ACTIVATE that it would become */
     rg_growth_t growth;

@@ -95,8 +95,11 @@ void rg_claim_office(rg_coord_t *c) {
     if (c->acting) return;
     uint32_t here = 0;
     for (uint32_t i = 0; i < c->n; i++) here += c->seats[c->rank_seat[i]].conn != 0;
-    if (here) c->vacant_at = NEVER;
-    else if (c->vacant_at == NEVER) c->vacant_at = c->now + c->p.takeover_ns + 2 * c->p.heartbeat_ns;
+    /* What is left of a group that can do nothing any more must not keep newcomers out for ever: those who belong to
+     * one that lives are elsewhere, or have had the time to come. */
+    int wanted = !c->p.hosted && c->turned_away_at && c->now - c->turned_away_at < 2 * c->p.heartbeat_ns;
+    if (here && !wanted) c->vacant_at = NEVER;
+    else if (c->vacant_at == NEVER) c->vacant_at = c->now + c->p.takeover_ns + (here ? 4 : 2) * c->p.heartbeat_ns;
     else if (c->now >= c->vacant_at) rg_claim_forget_group(c);
 }
 
@@ -129,6 +132,7 @@ void rg_claim_forget_group(rg_coord_t *c) {
     c->installed = c->froze = c->owed = 0;
     c->acting = 1;
     c->n_requests = c->n_complaints = 0;
+    c->turned_away_at = 0;
     c->lack_at = c->vacant_at = c->retransmit_at = NEVER;
     c->grow_dirty = c->waiting_dirty = 1;
     /* Who has forgotten what it voted for must not vote again: what comes back of the old group meets another owner of

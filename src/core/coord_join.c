@@ -124,6 +124,7 @@ void rg_coord_on_join(rg_coord_t *c, uint64_t conn, rg_r_t *r, uint16_t version)
     }
     /* Who is hosted is here for a group that is, and founds none. Ids are given by one coordinator at a time. */
     if (rg_coord_succeeds(c) && (c->have_view ? !c->acting || !rg_coord_quorum(c, rg_vote_here) : c->p.hosted)) {
+        c->turned_away_at = c->now;
         rg_coord_close(c, conn);
         return;
     }
