@@ -4,6 +4,8 @@
  * case named beside the bug must fail. Usage: conformance [-v] [subject [case]]; exit 0, 1, or 77 when everything
  * skipped. It must not rely on timing: everything waits for a condition with a deadline. */
 #include "os/os.h"
+#include "os/tls.h"
+#include "os/tls_make.h"
 #include "refuse.h"
 #include "regroup_transport.h"
 #include "../transports/auto.h"
@@ -40,6 +42,7 @@ typedef struct ep {
 
 typedef struct env {
     const rg_transport_t *t;
+    rg_tls_ctx_t *tls;
     rg_config_t conf;
     rg_simnet_t *world;
     ep_t ep[3];
@@ -115,7 +118,7 @@ static rg_tag_t tag(uint64_t epoch, uint64_t op, uint32_t ord) {
 static int start(env_t *e, int who, const uint8_t *group) {
     ep_t *p = &e->ep[who];
     rg_error_t err;
-    rg_tp_config_t c = { .config = &e->conf };
+    rg_tp_config_t c = { .config = &e->conf, .tls = e->tls };
     memset(p, 0, sizeof *p);
     p->id[0] = (uint8_t)(who + 1);
     memcpy(c.identity, p->id, 16);
@@ -797,6 +800,8 @@ static const struct {
     { "tcp", &rg_transport_tcp, "127.0.0.1", 1, NULL },
     { "tcp-3-rails", &rg_transport_tcp, "127.0.0.1", 3, NULL },
     { "tcp-12-rails", &rg_transport_tcp, "127.0.0.1", 12, NULL },
+    { "tls", &rg_transport_tcp, "127.0.0.1", 1, NULL },
+    { "tls-12-rails", &rg_transport_tcp, "127.0.0.1", 12, NULL },
     { "tcp-v6", &rg_transport_tcp, "::1", 1, NULL },
     { "shm", &rg_transport_shm, NULL, 1, NULL },
     { "shm-fetched", &rg_transport_shm, NULL, 1, NULL },
@@ -807,6 +812,20 @@ static const struct {
     { "auto-refused", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_refuse },
 };
 
+static int with_tls(int s) { return strncmp(subjects[s].name, "tls", 3) == 0; }
+
+/* A key for this run, which no file remembers. */
+static rg_tls_ctx_t *tls_new(void) {
+    char folder[] = "/tmp/regroup-conformance-XXXXXX", file[64];
+    rg_tls_ctx_t *ctx = NULL;
+    if (!mkdtemp(folder)) return NULL;
+    snprintf(file, sizeof file, "%s/key", folder);
+    if (rg_tls_make_key(file, 0, NULL) == RG_OK) rg_tls_open(&(rg_tls_files_t){ .tls = "on", .psk = file }, &ctx, NULL);
+    unlink(file);
+    rmdir(folder);
+    return ctx;
+}
+
 static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
     rg_config_t conf = RG_CONFIG_INIT;
     memset(e, 0, sizeof *e);
@@ -815,6 +834,8 @@ static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
     e->conf.interface = subjects[s].interface;
     e->conf.rails = subjects[s].rails;
     e->conf.heartbeat_ms = 2000;
+    e->tls = with_tls(s) ? tls_new() : NULL;
+    if (with_tls(s) && !e->tls) return 1;
     rg_auto_parts(subjects[s].near, NULL);
     /* The ways that a large message can take over shared memory; "shm" chooses among the first two by measurement. */
     rg_shm_hooks = (rg_shm_hooks_t){ .never_push = strcmp(subjects[s].name, "shm-fetched") == 0,
@@ -830,6 +851,7 @@ static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
     for (int i = 0; i < e->n; i++)
         if (e->ep[i].tp) t->close(e->ep[i].tp);
     rg_simnet_free(e->world);
+    rg_tls_close(e->tls);
     return e->why[0] ? 1 : 0;
 }
 
@@ -880,7 +902,7 @@ int main(int argc, char **argv) {
         }
         int passed = 0, wrong = 0;
         for (int c = 0; c < N_CASES; c++) {
-            if ((cases[c].tcp_only && subjects[s].t != &rg_transport_tcp) ||
+            if ((cases[c].tcp_only && (subjects[s].t != &rg_transport_tcp || with_tls(s))) ||
                 (argc > 2 && strcmp(argv[2], cases[c].name) != 0))
                 continue;
             uint64_t t0 = rg_os_now_ns();
