@@ -43,7 +43,11 @@ typedef enum rg_tp_event {
     RG_TP_LINK_DOWN,  /* the link failed; cause in `text`. All pending operations complete with RG_TP_GONE as well */
     RG_TP_NOTE,       /* a peer's note() arrived (value in `note`), or changed with a message */
     RG_TP_UNEXPECTED, /* told once per message: a message waits for which no receive is posted (tag says which) */
-    RG_TP_FAILED      /* a send or receive ended without success: status in `status` */
+    RG_TP_FAILED,     /* a send or receive ended without success: status in `status` */
+    RG_TP_LINK_LOST   /* only with peer.resume: a link that was up lost its connection; cause in `text`. What is pending
+                         waits, and the transport makes the connection again until LINK_UP (which says that not a byte
+                         was lost or doubled), LINK_DOWN or drop(). status RG_TP_GONE, perhaps in a second event: there
+                         is evidence that the peer itself is gone, not only the path */
 } rg_tp_event_t;
 
 typedef enum rg_tp_status {
@@ -98,6 +102,8 @@ typedef struct rg_tp_peer {
     uint32_t timeout_ms; /* give up after this long: RG_TP_LINK_DOWN */
     uint32_t silence_ms; /* once it is up: a peer that acknowledges nothing for this long is gone; 0: the
                           * configuration's heartbeat_ms, which is not yet the group's when a transport is opened */
+    uint32_t resume; /* 1: a connection that breaks is made again (RG_TP_LINK_LOST), if the transport can do that; 0:
+                      * that is LINK_DOWN */
 } rg_tp_peer_t;
 
 typedef struct rg_tp_config {

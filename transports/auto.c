@@ -550,6 +550,7 @@ static verdict_t on_event(rg_tp_t *tp, int i, rg_completion_t *c) {
         if (c->event == RG_TP_RECEIVED && l && l->state == AUTO_TRYING && l->near_up) return turn_up(tp, l, NEAR, c);
         return SWALLOW;
     case RG_TP_LINK_UP:
+        if (l && l->state == AUTO_UP && l->via == i) return KEEP; /* back again */
         if (!l || l->state != AUTO_TRYING || !l->open[i]) return SWALLOW;
         return i == NEAR ? on_near_up(tp, l, c) : turn_up(tp, l, FAR, c);
     case RG_TP_LINK_DOWN:
@@ -558,6 +559,7 @@ static verdict_t on_event(rg_tp_t *tp, int i, rg_completion_t *c) {
     case RG_TP_UNEXPECTED:
         if (memcmp(&c->tag, &greeting, sizeof greeting) == 0) return SWALLOW;
         break;
+    case RG_TP_LINK_LOST:
     case RG_TP_NOTE: break;
     }
     if (!l || !l->open[i]) return SWALLOW;

@@ -40,8 +40,9 @@ void rgt_log(rg_tp_t *tp, rg_log_level_t level, int limited, const char *fmt, ..
 }
 
 int rgt_ring_reserve(rg_tp_t *tp, uint32_t more) {
-    /* Every operation ends once; a link can come up and go down. */
-    return rg_ring_room(&tp->ring, (uint64_t)tp->ring.n + tp->n_ops + 2ull * tp->n_links + more);
+    /* Every operation ends once; a link can come up, be lost, seem to be gone, come back, and go down: between two
+     * polls that is told once each. */
+    return rg_ring_room(&tp->ring, (uint64_t)tp->ring.n + tp->n_ops + 5ull * tp->n_links + more);
 }
 
 void rgt_send_free(rg_tp_t *tp, send_op_t *op) {
@@ -71,6 +72,7 @@ static void op_done(rg_tp_t *tp, link_t *l, const void *op, rg_tp_event_t ok, rg
 }
 
 void rgt_send_done(rg_tp_t *tp, link_t *l, send_op_t *op, rg_tp_status_t st) {
+    if (op->kept) rgt_kept_detach(tp, l, op);
     op_done(tp, l, op, RG_TP_SENT, st, op->s.cookie, NULL);
     rgt_send_free(tp, op);
 }
@@ -140,6 +142,7 @@ static void tcp_close(rg_tp_t *tp) {
         tp->free_recvs = op->next;
         free(op);
     }
+    rgt_segments_free(tp);
     free(tp->links);
     free(tp->ring.v);
     free(tp->staging);
@@ -260,10 +263,13 @@ static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *
     if (!l || rgt_ring_reserve(tp, 2) != 0) return rg_fail(err, RG_ERR_NOMEM, 0, "tcp: no memory for a link");
     memcpy(l->identity, peer->identity, 16);
     l->timeout_ms = peer->timeout_ms;
+    l->dial = peer->dial != 0;
+    l->resume = peer->resume != 0 && !tp->cfg.tls;
     if (peer->silence_ms) tp->conf.heartbeat_ms = peer->silence_ms; /* one value for the group */
     l->deadline = rg_os_now_ns() + peer->timeout_ms * 1000000ull;
     rgt_timer_at(tp, l->deadline);
     if (!peer->dial) {
+        if (l->resume && choose_addresses(tp, l, peer, err) != RG_OK) l->addrs = 0; /* it comes, or it does not */
         l->state = LINK_WAITING;
         rgt_adopt_parked(tp, l);
         return RG_OK;
@@ -431,15 +437,15 @@ static void rail_event(rg_tp_t *tp, conn_t *c, uint32_t events) {
             rgt_link_fail(tp, l, "the peer closed a connection before all were there");
         return;
     }
-    if ((events & EPOLLOUT) && c->tx_busy) {
+    if ((events & EPOLLOUT) && rgt_tx_pending(c)) {
         rgt_tx(tp, c);
-        if (c->state == CONN_RAIL && !c->tx_busy) rgt_push(tp, l);
+        if (c->state == CONN_RAIL && !rgt_tx_pending(c)) rgt_push(tp, l);
     }
     if (c->state == CONN_RAIL && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) && !c->stalled) rgt_rx(tp, c);
     if (c->state != CONN_RAIL) return;
     /* Behind a message that nobody wants the end of the stream cannot be read, only seen. */
     if (c->stalled && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
-        rgt_link_fail(tp, l, "the peer closed the connection");
+        rgt_rail_lost(tp, c, "the peer closed the connection");
     else rgt_interest(c, wanted(c));
 }
 
@@ -471,7 +477,7 @@ static void try_rails(rg_tp_t *tp) {
         link_t *l = tp->links[i];
         if (!l || l->state != LINK_UP) continue;
         for (uint32_t r = 0; r < l->rails && l->state == LINK_UP; r++)
-            if (l->rail[r]->tx_busy) rgt_tx(tp, l->rail[r]);
+            if (rgt_tx_pending(l->rail[r])) rgt_tx(tp, l->rail[r]);
         if (l->state == LINK_UP && (l->send_head || l->note_owed)) rgt_push(tp, l);
         for (uint32_t r = 0; r < l->rails && l->state == LINK_UP && l->posted; r++)
             if (!l->rail[r]->stalled) rgt_rx(tp, l->rail[r]);
@@ -497,6 +503,16 @@ static void push_ready(rg_tp_t *tp) {
     }
 }
 
+/* What connections that broke had still to deliver: epoll knows nothing of it. */
+static void read_saved(rg_tp_t *tp) {
+    conn_t *next;
+    for (conn_t *c = tp->conns; c; c = next) {
+        next = c->next;
+        if (c->saved && !c->stalled && c->link->state == LINK_UP) rgt_rx(tp, c);
+        if (next && next->state == CONN_DEAD) return; /* a link failed; the rest has its turn at the next poll */
+    }
+}
+
 static int tcp_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
     int n = take(tp, out, max);
     if (n == max) return n;
@@ -511,6 +527,7 @@ static int tcp_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
     if (!many) try_rails(tp);
     else push_ready(tp);
     if (tp->cfg.tls) take_held(tp);
+    if (tp->n_saved) read_saved(tp);
     if (look) {
         sweep(tp);
         if (tp->next_timer != NEVER && (!many || tp->armed || tp->n_handshakes || tp->polls % SWEEP_EVERY == 0)) {
@@ -529,9 +546,12 @@ static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns) {
         link_t *l = tp->links[i];
         if (!l || l->state != LINK_UP) continue;
         if (l->stalled && rgt_make_way(tp, l)) return 0; /* nothing else moves: what is behind it must not wait */
-        for (uint32_t r = 0; r < l->rails; r++)
-            if (holds(l->rail[r]) || (l->rail[r]->tx_busy ? !l->rail[r]->tx_blocked : l->send_head || l->note_owed))
+        for (uint32_t r = 0; r < l->rails; r++) {
+            const conn_t *c = l->rail[r];
+            if ((c->saved && !c->stalled) || holds(c)) return 0;
+            if (c->fd >= 0 && (rgt_tx_pending(c) ? !c->tx_blocked : l->send_head || l->note_owed))
                 return 0; /* more can go out at once */
+        }
     }
     for (conn_t *c = tp->conns; c; c = c->next) rgt_interest(c, wanted(c));
     tp->armed = 1;

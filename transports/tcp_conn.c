@@ -79,6 +79,10 @@ void rgt_conn_close(conn_t *c) {
     free(c->rbuf);
     free(c->tx_private);
     c->rbuf = c->tx_private = NULL;
+    if (c->saved) tp->n_saved--;
+    free(c->saved);
+    c->saved = NULL;
+    rgt_kept_free(c);
     c->link = NULL;
     set_state(c, CONN_DEAD);
     *c->prev = c->next;
@@ -152,6 +156,8 @@ rg_status_t rgt_check_congestion(rg_tp_t *tp, rg_error_t *err) {
 
 void rgt_link_clear(rg_tp_t *tp, link_t *l) {
     conn_t *next;
+    for (uint32_t r = 0; r < l->rails; r++)
+        if (l->rail[r]) rgt_kept_free(l->rail[r]); /* nothing will be sent again */
     for (conn_t *c = tp->conns; c; c = next) {
         next = c->next;
         if (c->link != l) continue;
@@ -229,6 +235,10 @@ static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail) {
 
 static void dial_later(conn_t *c, const char *why, int e) {
     link_t *l = c->link;
+    if (c->healer) {
+        rgt_heal_failed(c, why, e);
+        return;
+    }
     char addr[80] = "?";
     rg_os_addr_text((struct sockaddr *)&l->addr[c->addr_index], addr, sizeof addr);
     snprintf(l->text, sizeof l->text, "%s: %s", addr, e ? strerror(e) : why);
@@ -265,7 +275,8 @@ static void dial_try(conn_t *c) {
         return;
     }
     /* A host that swallows our SYN must leave time for the peer's other addresses. */
-    c->deadline = l->addrs > 1 ? now + (l->timeout_ms * 1000000ull) / (unsigned)(2 * l->addrs) : NEVER;
+    if (c->healer) c->deadline = now + c->patience_ns;
+    else c->deadline = l->addrs > 1 ? now + (l->timeout_ms * 1000000ull) / (unsigned)(2 * l->addrs) : NEVER;
     rgt_timer_at(c->tp, c->deadline);
 }
 
@@ -284,21 +295,30 @@ rg_status_t rgt_dial(rg_tp_t *tp, link_t *l, rg_error_t *err) {
     return RG_OK;
 }
 
+int rgt_hello_send(conn_t *c, const hello_t *h) {
+    uint8_t out[HELLO_BYTES];
+    rgt_hello_put(out, h);
+    return rg_net_send(c->fd, c->tls, out, sizeof out) == (ssize_t)sizeof out && !rg_net_unsent(c->tls) ? 0 : -1;
+}
+
 static void dial_greet(conn_t *c) {
     rg_tp_t *tp = c->tp;
     link_t *l = c->link;
-    hello_t h = { .kind = HELLO_DIAL, .attempt = l->attempt, .rail = (uint16_t)c->rail, .rails = (uint16_t)l->rails };
+    hello_t h = { .kind = c->healer ? HELLO_RESUME : HELLO_DIAL,
+                  .attempt = l->attempt,
+                  .rail = (uint16_t)c->rail,
+                  .rails = (uint16_t)l->rails,
+                  .taken = c->healer ? c->healer->rx_off : 0,
+                  .tries = c->healer ? ++c->healer->tries : 0 };
     memcpy(h.nonce, tp->cfg.nonce, 16);
     memcpy(h.from, tp->cfg.identity, 16);
     memcpy(h.to, l->identity, 16);
-    uint8_t out[HELLO_BYTES];
-    rgt_hello_put(out, &h);
-    ssize_t n = rg_net_send(c->fd, c->tls, out, sizeof out);
-    if (n != (ssize_t)sizeof out || rg_net_unsent(c->tls)) {
-        dial_later(c, "the greeting could not be sent", n < 0 ? errno : 0);
+    errno = 0;
+    if (rgt_hello_send(c, &h) != 0) {
+        dial_later(c, "the greeting could not be sent", errno);
         return;
     }
-    c->deadline = NEVER;
+    if (!c->healer) c->deadline = NEVER;
     set_state(c, CONN_GREETING);
     rgt_interest(c, EPOLLIN | EPOLLRDHUP);
 }
@@ -331,7 +351,7 @@ static void dial_connected(conn_t *c) {
         dial_later(c, "no memory for TLS", 0);
         return;
     }
-    c->deadline = NEVER;
+    if (!c->healer) c->deadline = NEVER;
     set_state(c, CONN_SECURING);
     dial_secure(c);
 }
@@ -349,6 +369,12 @@ static int greeting_read(conn_t *c) {
         c->hello_n += (uint32_t)n;
     }
     return 1;
+}
+
+int rgt_greeting_fits(const conn_t *c, const hello_t *h) {
+    const link_t *l = c->link;
+    return memcmp(h->nonce, c->tp->cfg.nonce, 16) == 0 && memcmp(h->from, l->identity, 16) == 0 &&
+           memcmp(h->to, c->tp->cfg.identity, 16) == 0 && h->attempt == l->attempt && h->rail == c->rail;
 }
 
 static void dial_answered(conn_t *c) {
@@ -369,9 +395,12 @@ static void dial_answered(conn_t *c) {
         return;
     }
     if (got == 0) return;
-    if (rgt_hello_get(c->hello_bytes, &h) != 0 || h.kind != HELLO_ACK || memcmp(h.nonce, tp->cfg.nonce, 16) != 0 ||
-        memcmp(h.from, l->identity, 16) != 0 || memcmp(h.to, tp->cfg.identity, 16) != 0 || h.attempt != l->attempt ||
-        h.rail != c->rail) {
+    int sound = rgt_hello_get(c->hello_bytes, &h) == 0;
+    if (sound && c->healer) {
+        rgt_heal_answered(tp, c, &h);
+        return;
+    }
+    if (!sound || h.kind != HELLO_ACK || !rgt_greeting_fits(c, &h)) {
         dial_later(c, "another process answers there", 0);
         return;
     }
@@ -456,13 +485,11 @@ static void adopt(rg_tp_t *tp, link_t *l, conn_t *c) {
         stranger_close(c, "its greeting contradicts an earlier one");
         return;
     }
-    uint8_t out[HELLO_BYTES];
     h.kind = HELLO_ACK;
     memcpy(h.to, h.from, 16);
     memcpy(h.from, tp->cfg.identity, 16);
-    rgt_hello_put(out, &h);
     set_options(tp, c->fd);
-    if (rg_net_send(c->fd, c->tls, out, sizeof out) != (ssize_t)sizeof out || rg_net_unsent(c->tls)) {
+    if (rgt_hello_send(c, &h) != 0) {
         stranger_close(c, "the answer to its greeting could not be sent");
         return;
     }
@@ -501,6 +528,10 @@ static link_t *link_waiting_for(rg_tp_t *tp, const uint8_t id[16]) {
 static void greeted(rg_tp_t *tp, conn_t *c) {
     if (tp->nonce_known && memcmp(c->hello.nonce, tp->cfg.nonce, 16) != 0) {
         stranger_close(c, "it belongs to another group");
+        return;
+    }
+    if (c->hello.kind == HELLO_RESUME) {
+        rgt_heal_asked(tp, c);
         return;
     }
     link_t *l = tp->nonce_known ? link_waiting_for(tp, c->hello.from) : NULL;
@@ -575,7 +606,8 @@ static void stranger_read(rg_tp_t *tp, conn_t *c) {
     } else if (!c->tls && rg_tls_is_hello(c->hello_bytes, c->hello_n)) {
         stranger_close(c, "it speaks TLS, which this process was not told to use (RG_TLS)");
     } else if (got == 1) {
-        if (rgt_hello_get(c->hello_bytes, &c->hello) != 0 || c->hello.kind != HELLO_DIAL)
+        if (rgt_hello_get(c->hello_bytes, &c->hello) != 0 ||
+            (c->hello.kind != HELLO_DIAL && c->hello.kind != HELLO_RESUME))
             stranger_close(c, "it does not speak this protocol, or another version of it");
         else if (memcmp(c->hello.to, tp->cfg.identity, 16) != 0 || memcmp(c->hello.from, tp->cfg.identity, 16) == 0)
             stranger_close(c, "it looks for another process");
@@ -656,6 +688,7 @@ static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
     struct tcp_info ti;
     socklen_t len = sizeof ti;
     uint64_t allowed = tp->conf.heartbeat_ms * 1000000ull;
+    rgt_kept_trim(c); /* what an idle link keeps is soon acknowledged */
     memset(&ti, 0, sizeof ti);
     c->deadline = now + allowed / 4;
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0) return;
@@ -673,9 +706,16 @@ static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
         allowed = probe > allowed ? probe : allowed;
     }
     if (now - c->retry_at > allowed)
-        rgt_link_fail(tp, c->link, "the peer has not acknowledged anything for %llu ms",
+        rgt_rail_lost(tp, c, "the peer has not acknowledged anything for %llu ms",
                       (unsigned long long)((now - c->retry_at) / 1000000u));
 }
+
+/* For the file that makes broken connections again. */
+void rgt_set_state(conn_t *c, conn_state_t s) { set_state(c, s); }
+conn_t *rgt_conn_new(rg_tp_t *tp, conn_state_t s, int fd) { return conn_new(tp, s, fd); }
+void rgt_set_options(rg_tp_t *tp, int fd) { set_options(tp, fd); }
+void rgt_dial_try(conn_t *c) { dial_try(c); }
+int rgt_greeting_read(conn_t *c) { return greeting_read(c); }
 
 static void conn_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
     switch (c->state) {
@@ -683,6 +723,12 @@ static void conn_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
         if (c->retry_at <= now) dial_try(c);
         else if (c->deadline <= now) dial_later(c, "no answer", 0);
         break;
+    case CONN_GREETING:
+        if (c->deadline > now) break;
+        dial_answered(c); /* an answer that has just come counts */
+        if (c->state == CONN_GREETING && c->deadline <= now) dial_later(c, "no answer", 0);
+        break;
+    case CONN_BROKEN: rgt_heal_timer(tp, c, now); break;
     case CONN_STRANGER:
         if (c->deadline <= now) stranger_close(c, "it did not say who it is");
         break;
@@ -732,7 +778,7 @@ void rgt_timers(rg_tp_t *tp, uint64_t now) {
         if (tp->links[i]) link_timer(tp, tp->links[i], now);
     for (conn_t *c = tp->conns; c; c = c->next) {
         if (c->state != CONN_RAIL || c->deadline != NEVER) rgt_timer_at(tp, c->deadline);
-        if (c->state == CONN_DIALING) rgt_timer_at(tp, c->retry_at);
+        if (c->state == CONN_DIALING || (c->state == CONN_BROKEN && !c->healer)) rgt_timer_at(tp, c->retry_at);
     }
     for (uint32_t i = 0; i < tp->n_links; i++)
         if (tp->links[i] && (tp->links[i]->state == LINK_DIALING || tp->links[i]->state == LINK_WAITING))

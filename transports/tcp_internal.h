@@ -4,6 +4,8 @@
  *   tcp_conn.c   listening, dialling, the handshake, strangers, liveness, the end of a link
  *   tcp_send.c   cutting messages into frames and handing them to the kernel
  *   tcp_recv.c   taking frames apart, matching, sinks
+ *   tcp_keep.c   what was sent and is not acknowledged, so that it can be sent again
+ *   tcp_heal.c   connections that broke: made again, and continued from the byte where they stopped
  *   tcp_tune.c   congestion control and buffers, by measurement
  *   tcp_wire.c   bytes of headers and address blobs
  * Nothing here locks (rule T2) and nothing calls back (rule T1). */
@@ -55,7 +57,9 @@ void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f);
 /* Returns NULL, or what is wrong with it. */
 const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f);
 
-enum { HELLO_DIAL = 1, HELLO_ACK = 2 };
+/* DIAL is answered by ACK; RESUME, which continues the stream of a rail that broke, by RESUMED, by BUSY when the other
+ * end is just doing the same the other way round, or by GONE when there is no such link any more. */
+enum { HELLO_DIAL = 1, HELLO_ACK = 2, HELLO_RESUME = 3, HELLO_RESUMED = 4, HELLO_BUSY = 5, HELLO_GONE = 6 };
 
 typedef struct hello {
     uint8_t kind;
@@ -63,6 +67,8 @@ typedef struct hello {
     uint8_t from[16], to[16];
     uint64_t attempt; /* all rails of one connect() say the same */
     uint16_t rail, rails;
+    uint64_t taken; /* RESUME, RESUMED: bytes of the rail's stream that have arrived there */
+    uint32_t tries; /* RESUME: its number; RESUMED: of the last RESUME in the other direction, which is void now */
 } hello_t;
 
 void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h);
@@ -82,6 +88,7 @@ typedef struct send_op {
     uint64_t next_off;  /* cut into frames up to here */
     uint32_t in_flight; /* frames of it that rails have not handed to the kernel yet */
     uint32_t cut;       /* all of it is in frames */
+    uint32_t kept;      /* pieces of its buffer that rails may have to send again */
 } send_op_t;
 
 typedef struct recv_op {
@@ -111,7 +118,8 @@ typedef enum conn_state {
     CONN_PARKED,   /* said HELLO, but nobody here waits for it yet */
     CONN_VISITOR,  /* speaks the control protocol: waits to be taken by rgt_visitor() */
     CONN_RAIL,
-    CONN_DEAD /* freed at the end of the poll: events of it may still be in hand */
+    CONN_BROKEN, /* a rail without a connection: it is being made again */
+    CONN_DEAD    /* freed at the end of the poll: events of it may still be in hand */
 } conn_state_t;
 
 enum { EV_LISTENER = 1, EV_CONN = 2 };
@@ -129,6 +137,29 @@ typedef struct tune {
     uint32_t trial;
 } tune_t;
 
+/* What a rail may have to send again (tcp_keep.c). Offsets count the bytes of the rail's stream, from its first on. */
+typedef struct kept {
+    uint64_t at;
+    uint64_t pos; /* in the ring */
+    uint32_t len;
+    send_op_t *op;       /* its buffer, */
+    const uint8_t *data; /* here; */
+    struct segment *own; /* or memory of ours, at data; or, with neither, the ring */
+} kept_t;
+
+typedef struct segment {
+    struct segment *next;
+    uint8_t bytes[];
+} segment_t;
+
+typedef struct keep {
+    kept_t *v; /* a queue; cap is 0 or a power of two */
+    uint32_t cap, head, n;
+    uint8_t *ring;
+    uint64_t ring_cap, ring_from, ring_to; /* positions that only grow */
+    uint64_t from, end;                    /* what is kept; the frame in hand begins at end */
+} keep_t;
+
 typedef struct conn {
     int ev; /* EV_CONN; first, epoll's pointer leads here */
     int fd;
@@ -136,11 +167,14 @@ typedef struct conn {
     struct conn *next, **prev; /* list of all, oldest first */
     struct rg_tp *tp;
     rg_tls_t *tls;     /* NULL: without TLS, or a STRANGER whose first message has not come */
-    struct link *link; /* DIALING, SECURING, GREETING, RAIL */
+    struct link *link; /* DIALING, SECURING, GREETING, RAIL, BROKEN */
     uint32_t rail;
-    uint32_t interest; /* what epoll has been told */
-    uint64_t deadline; /* of the state; RAIL: when to look whether the peer still answers */
-    uint64_t retry_at, backoff_ns;
+    uint32_t interest;             /* what epoll has been told */
+    uint64_t deadline;             /* of the state; RAIL: when to look whether the peer still answers */
+    uint64_t retry_at, backoff_ns; /* BROKEN: of the next try to make it again */
+    struct conn *healer;           /* BROKEN: the connection that is to take its place; there: the rail */
+    uint64_t patience_ns;          /* of one such try */
+    uint32_t refused;              /* there: addresses at which nothing listens */
     int addr_index;
     hello_t hello; /* STRANGER, PARKED */
     uint8_t hello_bytes[HELLO_BYTES];
@@ -163,6 +197,15 @@ typedef struct conn {
     uint8_t *tx_private; /* owns tx_data after a fence */
     send_op_t *tx_op;    /* NULL: a note, or an operation that was fenced */
     tune_t tune;
+    /* What survives the connection. */
+    uint32_t tries, peer_tries; /* to make it again: begun here; the last one of the peer that is void */
+    uint64_t rx_off;            /* bytes of the stream taken from the kernel */
+    uint8_t *saved;             /* those of them that the last connection still held when it was given up */
+    uint32_t saved_n, saved_at;
+    uint8_t replaying;  /* what is kept is being sent again, */
+    uint64_t replay_at; /* from here on, before the frame in hand */
+    uint64_t tx_base;   /* where this connection began */
+    keep_t keep;
 } conn_t;
 
 typedef enum link_state { LINK_FREE, LINK_DIALING, LINK_WAITING, LINK_UP, LINK_DOWN } link_state_t;
@@ -177,6 +220,10 @@ typedef struct link {
     uint32_t timeout_ms;
     uint64_t attempt;
     uint32_t rails, rails_up;
+    uint8_t dial, resume; /* this end dials; rails that break are made again */
+    uint8_t lost;         /* told: a rail is broken; */
+    uint8_t lost_dead;    /* and that the peer seems to be gone */
+    uint64_t lost_at;
     conn_t *rail[RAILS_MAX];
     uint32_t rail_next;
     send_op_t *send_head, **send_tail;
@@ -193,6 +240,7 @@ typedef struct link {
     uint8_t note_dirty, note_owed; /* to tell the caller; to send to the peer */
     uint64_t sent, received;       /* payload bytes */
     char text[320];
+    char lost_text[320]; /* of LINK_LOST */
 } link_t;
 
 typedef struct listener {
@@ -221,6 +269,9 @@ struct rg_tp {
     link_t **links;
     uint32_t n_links;
     uint32_t n_notes; /* links with note_dirty */
+    uint32_t n_saved; /* rails with bytes of a former connection to read */
+    segment_t *free_segments;
+    uint32_t n_free_segments;
     uint64_t fence;
     uint64_t note;
     uint32_t note_seq;
@@ -267,14 +318,46 @@ void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...) __attribute__((
 /* Ends everything pending on the link and its connections; the caller tells. */
 void rgt_link_clear(rg_tp_t *tp, link_t *l);
 
+void rgt_set_state(conn_t *c, conn_state_t s);
+conn_t *rgt_conn_new(rg_tp_t *tp, conn_state_t s, int fd);
+void rgt_set_options(rg_tp_t *tp, int fd);
+void rgt_dial_try(conn_t *c);
+int rgt_greeting_read(conn_t *c);
+int rgt_greeting_fits(const conn_t *c, const hello_t *h); /* an answer: from the right process, about this link */
+int rgt_hello_send(conn_t *c, const hello_t *h);          /* 0 when all of it is out */
+
+/* ---- tcp_keep.c ---- */
+int rgt_kept_header(conn_t *c, const uint8_t *bytes, uint32_t n); /* these and the next are called when a frame is */
+int rgt_kept_payload(conn_t *c, send_op_t *op, const uint8_t *data, uint32_t n); /* out, in the order of the stream */
+void rgt_kept_trim(conn_t *c);                               /* forgets what the peer's kernel has */
+void rgt_kept_detach(rg_tp_t *tp, link_t *l, send_op_t *op); /* nothing kept is in its buffer any more */
+int rgt_kept_rewind(conn_t *c, uint64_t to); /* the next byte to send is this one; -1: it is not kept any more */
+int rgt_replay(rg_tp_t *tp, conn_t *c);      /* 0: all is out; 1: blocked, or the connection broke */
+uint64_t rgt_handed(const conn_t *c);        /* offset of the next byte for the kernel */
+void rgt_kept_free(conn_t *c);
+void rgt_segments_free(rg_tp_t *tp);
+
+/* ---- tcp_heal.c ---- */
+/* A connection of a link that is up has ended: the link is lost until it is made again, or fails if that may not be. */
+void rgt_rail_lost(rg_tp_t *tp, conn_t *c, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void rgt_heal_timer(rg_tp_t *tp, conn_t *c, uint64_t now);
+void rgt_heal_failed(conn_t *healer, const char *why, int e); /* what it tried did not work */
+void rgt_heal_answered(rg_tp_t *tp, conn_t *healer, const hello_t *h);
+void rgt_heal_asked(rg_tp_t *tp, conn_t *c); /* a stranger wants to continue a rail */
+ssize_t rgt_saved_read(conn_t *c, void *to, size_t n);
+
+/* Something of the stream waits to be sent on this rail. */
+static inline int rgt_tx_pending(const conn_t *c) { return c->tx_busy || c->replaying; }
+
 /* ---- tcp_tune.c ---- */
 void rgt_tune_begin(conn_t *c); /* a rail is up */
 void rgt_tune(conn_t *c);       /* tune.sent has reached tune.next_at */
 
 /* ---- tcp_send.c ---- */
-void rgt_push(rg_tp_t *tp, link_t *l); /* lets free rails take frames */
-void rgt_tx(rg_tp_t *tp, conn_t *c);   /* goes on with the frame in hand */
-int rgt_tx_fence(conn_t *c);           /* cuts the frame in hand loose from the caller's buffer; -1: no memory */
+void rgt_push(rg_tp_t *tp, link_t *l);                                 /* lets free rails take frames */
+void rgt_tx(rg_tp_t *tp, conn_t *c);                                   /* goes on with the frame in hand */
+ssize_t rgt_tx_bytes(rg_tp_t *tp, conn_t *c, const void *p, size_t n); /* taken; -1: blocked, or the connection broke */
+int rgt_tx_fence(conn_t *c); /* cuts the frame in hand loose from the caller's buffer; -1: no memory */
 
 /* ---- tcp_recv.c ---- */
 void rgt_rx(rg_tp_t *tp, conn_t *c);

@@ -282,7 +282,9 @@ static ssize_t read_buffer(conn_t *c, uint32_t *asked) {
     uint32_t room = READ_BUFFER - c->rend, most = header_room(c->link);
     if (!c->in_body && most > c->rend && most - c->rend < room) room = most - c->rend;
     *asked = room;
-    ssize_t n = c->tls ? rg_tls_recv(c->tls, c->rbuf + c->rend, room) : recv(c->fd, c->rbuf + c->rend, room, 0);
+    ssize_t n = c->saved ? rgt_saved_read(c, c->rbuf + c->rend, room)
+                : c->tls ? rg_tls_recv(c->tls, c->rbuf + c->rend, room)
+                         : recv(c->fd, c->rbuf + c->rend, room, 0);
     if (n > 0) c->rend += (uint32_t)n;
     return n;
 }
@@ -318,20 +320,25 @@ void rgt_rx(rg_tp_t *tp, conn_t *c) {
     while (turn < TURN) {
         uint32_t asked;
         ssize_t n;
+        int from_saved = c->saved != NULL;
+        if (c->fd < 0 && !c->saved) return;
         /* Little that is missing goes through the buffer, where whatever follows comes along. */
-        if (c->in_body && c->rend == 0 && c->f.len - c->done > READ_BUFFER / 4) n = read_body(tp, c, &asked);
+        if (c->in_body && !c->saved && c->rend == 0 && c->f.len - c->done > READ_BUFFER / 4)
+            n = read_body(tp, c, &asked);
         else n = read_buffer(c, &asked);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (n <= 0) {
-            if (n == 0) rgt_link_fail(tp, c->link, "the peer closed the connection");
+            if (n == 0) rgt_rail_lost(tp, c, "the peer closed the connection");
             else if (*rg_tls_why(c->tls)) rgt_link_fail(tp, c->link, "receiving failed: %s", rg_tls_why(c->tls));
-            else rgt_link_fail(tp, c->link, "receiving failed: %s", strerror(errno));
+            else rgt_rail_lost(tp, c, "receiving failed: %s", strerror(errno));
             return;
         }
+        if (!from_saved) c->rx_off += (uint64_t)n;
         turn += (uint32_t)n;
         if (parse(tp, c) != 0) return;
-        if ((uint32_t)n < asked && !(c->tls && rg_tls_more(c->tls))) return; /* a short read has emptied the socket */
+        if ((uint32_t)n < asked && !from_saved && !(c->tls && rg_tls_more(c->tls)))
+            return; /* a short read has emptied the socket */
     }
 }
 

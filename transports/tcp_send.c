@@ -14,7 +14,7 @@ static void link_lost(rg_tp_t *tp, conn_t *c, int e) {
     link_t *l = c->link;
     /* What the peer sent before it went may complete a receive. */
     if (l->posted && !c->stalled) rgt_rx(tp, c);
-    if (c->state == CONN_RAIL) rgt_link_fail(tp, l, "sending failed: %s", strerror(e));
+    if (c->state == CONN_RAIL) rgt_rail_lost(tp, c, "sending failed: %s", strerror(e));
 }
 
 /* What the syscall said: bytes (>= 0), or -1 with the connection blocked or gone. */
@@ -29,6 +29,10 @@ static ssize_t tx_result(rg_tp_t *tp, conn_t *c, ssize_t n) {
     }
     link_lost(tp, c, errno);
     return -1;
+}
+
+ssize_t rgt_tx_bytes(rg_tp_t *tp, conn_t *c, const void *p, size_t n) {
+    return tx_result(tp, c, send(c->fd, p, n, MSG_NOSIGNAL));
 }
 
 static ssize_t tx_step(rg_tp_t *tp, conn_t *c) {
@@ -68,6 +72,8 @@ static void frame_out(rg_tp_t *tp, conn_t *c) {
     if ((c->tune.sent += c->tx_len) >= c->tune.next_at) rgt_tune(c);
     c->tx_busy = 0;
     c->tx_op = NULL;
+    rgt_kept_header(c, c->tx_head, FRAME_BYTES);
+    rgt_kept_payload(c, op, c->tx_data, c->tx_len);
     if (c->tx_private) {
         free(c->tx_private);
         c->tx_private = NULL;
@@ -76,7 +82,9 @@ static void frame_out(rg_tp_t *tp, conn_t *c) {
 }
 
 void rgt_tx(rg_tp_t *tp, conn_t *c) {
+    if (c->fd < 0) return; /* until it is made again */
     c->tx_blocked = 0;
+    if (c->replaying && rgt_replay(tp, c) != 0) return;
     while (c->tx_busy) {
         if (c->tx_head_sent == FRAME_BYTES && c->tx_sent == c->tx_len) {
             if (!c->tls || tx_flush(tp, c)) frame_out(tp, c);
@@ -134,7 +142,7 @@ void rgt_push(rg_tp_t *tp, link_t *l) {
     while (l->state == LINK_UP && (l->send_head || l->note_owed) && taken < 2 * SEGMENT && idle < l->rails) {
         conn_t *c = l->rail[l->rail_next];
         if (++l->rail_next == l->rails) l->rail_next = 0;
-        if (c->tx_busy) {
+        if (rgt_tx_pending(c) || c->fd < 0) {
             idle++;
             continue;
         }
@@ -153,13 +161,10 @@ int rgt_tx_fence(conn_t *c) {
         c->tx_busy = c->tx_blocked = 0;
         return 0;
     }
-    uint32_t rest = c->tx_len - c->tx_sent;
-    if (rest == 0) return 0;
-    c->tx_private = malloc(rest);
+    /* All of it: a connection that breaks may have to send it again from its first byte. */
+    c->tx_private = malloc(c->tx_len ? c->tx_len : 1);
     if (!c->tx_private) return -1;
-    memcpy(c->tx_private, c->tx_data + c->tx_sent, rest);
+    if (c->tx_len) memcpy(c->tx_private, c->tx_data, c->tx_len);
     c->tx_data = c->tx_private;
-    c->tx_len = rest;
-    c->tx_sent = 0;
     return 0;
 }

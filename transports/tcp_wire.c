@@ -87,12 +87,12 @@ void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h) {
     put64(out + 56, h->attempt);
     put16(out + 64, h->rail);
     put16(out + 66, h->rails);
+    put64(out + 68, h->taken);
+    put32(out + 76, h->tries);
 }
 
 int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h) {
-    static const uint8_t zero[HELLO_BYTES - 68];
-    if (get32(in) != HELLO_MAGIC || get16(in + 4) != VERSION || in[7] != 0 || memcmp(in + 68, zero, sizeof zero) != 0)
-        return -1;
+    if (get32(in) != HELLO_MAGIC || get16(in + 4) != VERSION || in[7] != 0) return -1;
     h->kind = in[6];
     memcpy(h->nonce, in + 8, 16);
     memcpy(h->from, in + 24, 16);
@@ -100,6 +100,9 @@ int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h) {
     h->attempt = get64(in + 56);
     h->rail = get16(in + 64);
     h->rails = get16(in + 66);
+    h->taken = get64(in + 68);
+    h->tries = get32(in + 76);
+    if ((h->taken || h->tries) && h->kind != HELLO_RESUME && h->kind != HELLO_RESUMED) return -1;
     return h->rails >= 1 && h->rails <= RAILS_MAX && h->rail < h->rails ? 0 : -1;
 }
 

@@ -97,6 +97,7 @@ typedef struct rg_link {
     uint64_t host, site; /* of that member */
     uint32_t dial;
     int up;
+    int lost;            /* up, but its connection broke and is being made again */
     uint64_t dropped_at; /* poll before the drop; 0: never used */
 } rg_link_t;
 
@@ -372,6 +373,7 @@ struct rg_group {
     } strays[16];
     uint32_t stray_at;
 
+    uint64_t reconnect_ns; /* of the group; 0: links that break are not made again */
     uint64_t operations, view_changes, last_change_ns, fenced_at_ns;
     uint64_t self_id;
     uint64_t host, site;        /* of this member */

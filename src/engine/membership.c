@@ -91,6 +91,7 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
                           .addr_len = a->member->addr_len,
                           .dial = a->dial,
                           .timeout_ms = patience,
+                          .resume = g->reconnect_ns != 0,
                           .silence_ms = g->cfg.heartbeat_ms };
     memcpy(peer.identity, a->member->identity, sizeof peer.identity);
     if (g->tp_ops->connect(g->tp, i, &peer, &err) != RG_OK) {
@@ -161,6 +162,7 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a) {
         g->self_id = a->peer;
         g->succession = a->mode == RG_MODE_SUCCESSION;
         g->cfg.heartbeat_ms = (uint32_t)(a->heartbeat_ns / 1000000u);
+        g->reconnect_ns = a->reconnect_ns;
         g->tp_ops->set_nonce(g->tp, a->nonce);
         break;
     case RG_MACT_JOINED:

@@ -46,12 +46,21 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
     if (c->link >= g->n_links || !g->links[c->link].id) return;
     rg_member_event_t ev = { .now_ns = now, .peer = g->links[c->link].id, .text = c->text, .note = c->note };
     if (c->event == RG_TP_LINK_UP) {
+        int again = g->links[c->link].lost;
         g->links[c->link].up = 1;
+        g->links[c->link].lost = 0;
         ev.type = RG_MEV_LINK_UP;
-        if (rg_netstat_up(g, c->link, now)) return;
+        if (again) RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: back", (unsigned long long)ev.peer);
+        else if (rg_netstat_up(g, c->link, now)) return;
         if (g->phase == RG_PHASE_JOINING) g->errmsg[0] = 0; /* what kept it down is no reason any more */
+    } else if (c->event == RG_TP_LINK_LOST) {
+        g->links[c->link].lost = 1;
+        ev.type = RG_MEV_LINK_DOWN;
+        ev.dead = c->status == RG_TP_GONE;
+        RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: lost%s: %s", (unsigned long long)ev.peer,
+                ev.dead ? ", and its process seems to be gone" : "", c->text ? c->text : "?");
     } else if (c->event == RG_TP_LINK_DOWN) {
-        g->links[c->link].up = 0;
+        g->links[c->link].up = g->links[c->link].lost = 0;
         ev.type = RG_MEV_LINK_DOWN;
         rg_netstat_down(g, c->link);
         RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: %s", (unsigned long long)ev.peer,
@@ -69,7 +78,8 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
     g->polls++;
     int n = g->tp_ops->poll(g->tp, c, COMPLETIONS);
     for (int i = 0; i < n; i++) {
-        if (c[i].event == RG_TP_LINK_UP || c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_NOTE)
+        if (c[i].event == RG_TP_LINK_UP || c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_LINK_LOST ||
+            c[i].event == RG_TP_NOTE)
             on_link(g, &c[i], now);
         else if (!rg_netstat_completion(g, &c[i])) rg_op_completion(g, &c[i]);
         if (g->phase == RG_PHASE_OVER) break;

@@ -1,0 +1,229 @@
+/* test_tcp_heal.c: connections that break while messages of all sizes are under way in both directions, and are made
+ * again: every message arrives once, whole and in order, although each sender writes over its buffer the moment it
+ * gets it back. Two endpoints in one process over loopback. Relies on being let into the transport's structures to
+ * break what an outsider could not break at will. It must not wait without a limit. */
+#include "transports/tcp_internal.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+extern const rg_transport_t rg_transport_tcp;
+
+#define WINDOW 6
+#define BIGGEST (1u << 20)
+
+typedef struct end {
+    rg_tp_t *tp;
+    uint8_t addr[RG_TP_ADDR_MAX], identity[16];
+    uint32_t addr_len, sent_next, recv_next, received;
+    int up, lost, dead, down;
+    char text[300];
+    uint8_t *out[WINDOW], *in[WINDOW];
+    uint8_t sending[WINDOW], receiving[WINDOW];
+    uint32_t out_seq[WINDOW], in_seq[WINDOW];
+} end_t;
+
+static uint64_t rng = 1;
+
+static uint32_t roll(uint32_t below) {
+    rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
+    return (uint32_t)(rng >> 11) % below;
+}
+
+static uint32_t mix(uint32_t a, uint32_t b) {
+    uint64_t x = ((uint64_t)a << 32 | b) * 0x9e3779b97f4a7c15ull;
+    return (uint32_t)(x >> 29);
+}
+
+static uint32_t length_of(uint32_t from, uint32_t seq) {
+    uint32_t r = mix(from * 7 + 1, seq);
+    switch (r % 4) {
+    case 0: return r / 4 % 200;
+    case 1: return r / 4 % 20000;
+    case 2: return r / 4 % 300000;
+    default: return r / 4 % BIGGEST;
+    }
+}
+
+static rg_tag_t tag_of(uint32_t seq) { return (rg_tag_t){ .epoch = 1, .gen = 1, .op = seq, .sig = 9 }; }
+
+static void end_open(end_t *e, uint8_t who, uint32_t rails, uint32_t buffer) {
+    const rg_config_t config = { .struct_size = sizeof config,
+                                 .interface = "127.0.0.1",
+                                 .rails = rails,
+                                 .heartbeat_ms = 2000,
+                                 .socket_buffer_bytes = buffer };
+    rg_tp_config_t c = { .config = &config };
+    rg_error_t err = { RG_OK, 0, "" };
+    memset(e, 0, sizeof *e);
+    memset(e->identity, who, sizeof e->identity);
+    memcpy(c.identity, e->identity, sizeof c.identity);
+    memset(c.nonce, 7, sizeof c.nonce);
+    cr_assert_eq(rg_transport_tcp.open(&c, &e->tp, e->addr, &e->addr_len, &err), RG_OK, "%s", err.text);
+    for (int i = 0; i < WINDOW; i++) {
+        e->out[i] = malloc(BIGGEST);
+        e->in[i] = malloc(BIGGEST);
+        cr_assert(e->out[i] && e->in[i]);
+    }
+}
+
+static void end_close(end_t *e) {
+    rg_transport_tcp.close(e->tp);
+    e->tp = NULL;
+    for (int i = 0; i < WINDOW; i++) free(e->out[i]), free(e->in[i]);
+}
+
+static void end_connect(end_t *e, const end_t *other, uint32_t dial) {
+    rg_tp_peer_t p = {
+        .addr = other->addr, .addr_len = other->addr_len, .dial = dial, .timeout_ms = 10000, .resume = 1
+    };
+    rg_error_t err = { RG_OK, 0, "" };
+    memcpy(p.identity, other->identity, sizeof p.identity);
+    cr_assert_eq(rg_transport_tcp.connect(e->tp, 0, &p, &err), RG_OK, "%s", err.text);
+}
+
+static void sent(end_t *e, uint32_t slot) {
+    memset(e->out[slot], 0xee, BIGGEST); /* the caller's again: whatever is written here reaches nobody */
+    e->sending[slot] = 0;
+}
+
+static void received(end_t *e, const end_t *from, uint32_t slot) {
+    uint32_t seq = e->in_seq[slot], n = length_of(from->identity[0], seq);
+    for (uint32_t i = 0; i < n; i++)
+        cr_assert(e->in[slot][i] == (uint8_t)(mix(seq, i / 64) + i), "message %u of %u bytes: byte %u is %02x", seq, n,
+                  i, e->in[slot][i]);
+    e->receiving[slot] = 0;
+    e->received++;
+}
+
+static void issue(end_t *e, const end_t *other, uint32_t messages) {
+    for (uint32_t s = 0; s < WINDOW; s++) {
+        if (!e->sending[s] && e->sent_next < messages) {
+            uint32_t seq = e->sent_next++, n = length_of(e->identity[0], seq);
+            for (uint32_t i = 0; i < n; i++) e->out[s][i] = (uint8_t)(mix(seq, i / 64) + i);
+            rg_tp_send_t m = { .tag = tag_of(seq), .buf = e->out[s], .len = n, .cookie = s };
+            e->sending[s] = 1;
+            int rc = rg_transport_tcp.send(e->tp, 0, &m);
+            cr_assert(rc >= 0);
+            if (rc == RG_TP_DONE_NOW) sent(e, s);
+        }
+        /* Now and then a receive is late, so that what it is for has to wait. */
+        if (!e->receiving[s] && e->recv_next < messages && roll(3)) {
+            uint32_t seq = e->recv_next++, n = length_of(other->identity[0], seq);
+            rg_tp_recv_t r = { .tag = tag_of(seq), .dst = e->in[s], .len = n, .cookie = WINDOW + s };
+            e->receiving[s] = 1;
+            e->in_seq[s] = seq;
+            int rc = rg_transport_tcp.recv(e->tp, 0, &r);
+            cr_assert(rc >= 0);
+            if (rc == RG_TP_DONE_NOW) received(e, other, s);
+        }
+    }
+}
+
+static void turn(end_t *e, const end_t *other) {
+    rg_completion_t c[16];
+    int n = rg_transport_tcp.poll(e->tp, c, 16);
+    for (int i = 0; i < n; i++) {
+        e->up += c[i].event == RG_TP_LINK_UP;
+        e->lost += c[i].event == RG_TP_LINK_LOST && c[i].status == RG_TP_DONE;
+        e->dead += c[i].event == RG_TP_LINK_LOST && c[i].status == RG_TP_GONE;
+        e->down += c[i].event == RG_TP_LINK_DOWN;
+        if (c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_LINK_LOST)
+            snprintf(e->text, sizeof e->text, "%s", c[i].text ? c[i].text : "");
+        if (c[i].event == RG_TP_SENT) sent(e, (uint32_t)c[i].cookie);
+        if (c[i].event == RG_TP_RECEIVED) received(e, other, (uint32_t)c[i].cookie - WINDOW);
+        cr_assert(c[i].event != RG_TP_FAILED || c[i].status == RG_TP_GONE, "an operation failed with %d", c[i].status);
+    }
+}
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void pair(end_t *a, end_t *b, uint32_t rails, uint32_t buffer) {
+    end_open(a, 1, rails, buffer);
+    end_open(b, 2, rails, buffer);
+    end_connect(a, b, 1);
+    end_connect(b, a, 0);
+    for (double until = now_s() + 10; (!a->up || !b->up) && now_s() < until;) turn(a, b), turn(b, a);
+    cr_assert(a->up == 1 && b->up == 1);
+}
+
+static void breaks(uint32_t rails, uint32_t buffer, uint32_t messages, uint32_t every) {
+    end_t a, b;
+    uint32_t broken = 0;
+    pair(&a, &b, rails, buffer);
+    double until = now_s() + 40;
+    while ((a.received < messages || b.received < messages) && now_s() < until) {
+        issue(&a, &b, messages);
+        issue(&b, &a, messages);
+        if (roll(4)) turn(&a, &b);
+        if (roll(4)) turn(&b, &a);
+        end_t *e = roll(2) ? &a : &b;
+        conn_t *c = e->tp->links[0]->rail[roll(rails)];
+        if (c && c->fd >= 0 && roll(every) == 0) {
+            shutdown(c->fd, roll(2) ? SHUT_RDWR : SHUT_WR);
+            broken++;
+        }
+        cr_assert(!a.down && !b.down, "the link failed: %s%s", a.text, b.text);
+    }
+    cr_assert(a.received == messages && b.received == messages, "%u and %u of %u messages, %u breaks", a.received,
+              b.received, messages, broken);
+    cr_assert(broken > 5 && a.lost + b.lost > 5, "%u breaks, %d and %d noticed", broken, a.lost, b.lost);
+    for (until = now_s() + 10; (a.up != a.lost + 1 || b.up != b.lost + 1) && now_s() < until;)
+        turn(&a, &b), turn(&b, &a);
+    cr_assert(a.up == a.lost + 1 && b.up == b.lost + 1, "lost %d and %d, up %d and %d", a.lost, b.lost, a.up, b.up);
+    end_close(&a);
+    end_close(&b);
+}
+
+Test(tcp_heal, connection__breaks_again_and_again__nothing_lost_or_doubled, .timeout = 60) {
+    rng = 0x1234567;
+    breaks(1, 0, 300, 12);
+}
+
+Test(tcp_heal, connection__breaks_with_small_buffers__nothing_lost_or_doubled, .timeout = 60) {
+    rng = 0x7654321;
+    breaks(1, 32768, 100, 60);
+}
+
+Test(tcp_heal, rails__break_one_by_one__nothing_lost_or_doubled, .timeout = 60) {
+    rng = 0xabcdef;
+    breaks(3, 0, 300, 8);
+}
+
+Test(tcp_heal, peer__closes_its_link__down_with_a_cause, .timeout = 60) {
+    end_t a, b;
+    pair(&a, &b, 1, 0);
+    rg_transport_tcp.drop(b.tp, 0);
+    for (double until = now_s() + 10; !a.down && now_s() < until;) turn(&a, &b), turn(&b, &a);
+    cr_assert(a.down == 1 && a.lost == 1 && strstr(a.text, "given this link up"), "down %d: %s", a.down, a.text);
+    end_close(&a);
+    end_close(&b);
+}
+
+/* From either side: who dialled and who was dialled. */
+static void peer_ends(int dialler_stays) {
+    end_t a, b;
+    pair(&a, &b, 1, 0);
+    end_t *stays = dialler_stays ? &a : &b, *goes = dialler_stays ? &b : &a;
+    end_close(goes);
+    double began = now_s();
+    for (double until = now_s() + 10; !stays->dead && now_s() < until;) turn(stays, stays);
+    cr_assert(stays->lost == 1 && stays->dead == 1 && !stays->down, "lost %d, dead %d: %s", stays->lost, stays->dead,
+              stays->text);
+    cr_assert(now_s() - began < 1.0, "that took %.3f s", now_s() - began);
+    end_close(stays);
+}
+
+Test(tcp_heal, peer__process_ends__told_that_it_seems_gone, .timeout = 60) {
+    peer_ends(1);
+    peer_ends(0);
+}
