@@ -140,6 +140,8 @@ typedef void (*rg_log_fn)(void *user, rg_log_level_t level, const char *line);
 
 /* How to join a group. Every field may stay zero; a field that the program leaves zero is taken from the environment
  * variable named beside it, and then from the default. Strings are copied. */
+typedef enum rg_dial { RG_DIAL_DEFAULT = 0, RG_DIAL_BOTH = 1, RG_DIAL_OUT = 2 } rg_dial_t;
+
 typedef struct rg_config {
     size_t struct_size;
     const char *coordinator; /* RG_COORDINATOR "host:port" or "[v6]:port", or several with commas between, which are
@@ -193,12 +195,15 @@ typedef struct rg_config {
     uint32_t quorum_timeout_ms; /* RG_QUORUM_TIMEOUT_MS a member that finds no coordinator with a quorum stops with
                                    RG_ERR_NO_QUORUM so long after the time for a takeover, whatever it does; never.
                                    With something to end that needs a coordinator it stops four heartbeats after it */
+    rg_dial_t dial;    /* RG_DIAL "out": this process cannot be dialled (address translation, a firewall), so it dials
+                          all others; two such members are relayed by a third. "both" */
+    uint32_t reserved; /* 0 */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \
         sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT,                \
             RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        \
-            RG_SWITCH_DEFAULT, 0                                                                                       \
+            RG_SWITCH_DEFAULT, 0, RG_DIAL_DEFAULT, 0                                                                   \
     }
 
 /* ---- Coordinator -------------------------------------------------------------------------------------------- */
@@ -224,9 +229,12 @@ typedef struct rg_coordinator_config {
                                the coordinator), and anybody of them can take the office over */
     const char *standby;    /* RG_STANDBY address, or list of addresses, of a coordinator that serves: this one begins
                                when that one has not answered for a heartbeat, and gives way when it does again */
+    uint32_t reconnect_ms;  /* RG_RECONNECT_MS two members that lose their connection have this long to make it again
+                               before another one relays what they send each other; off. docs/paths.md */
+    uint32_t reserved;      /* 0 */
 } rg_coordinator_config_t;
 #define RG_COORDINATOR_CONFIG_INIT                                                                                     \
-    { sizeof(rg_coordinator_config_t), 0, 0, 0, 0, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, RG_SWITCH_DEFAULT, 0 }
+    { sizeof(rg_coordinator_config_t), 0, 0, 0, 0, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, RG_SWITCH_DEFAULT, 0, 0, 0 }
 
 /* Starts listening. On success *out is owned by the caller. Errors: INVALID, SYSTEM (address in use: the text has
  * it), NOMEM. */

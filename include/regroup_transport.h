@@ -39,7 +39,7 @@ typedef struct rg_tag {
 typedef enum rg_tp_event {
     RG_TP_SENT,       /* send finished: the buffer is the caller's again, and what it writes there reaches nobody */
     RG_TP_RECEIVED,   /* receive finished, all bytes are in the sink */
-    RG_TP_LINK_UP,    /* connect() succeeded, every rail is there */
+    RG_TP_LINK_UP,    /* connect() succeeded, every rail is there; or, after LINK_LOST, they are there again */
     RG_TP_LINK_DOWN,  /* the link failed; cause in `text`. All pending operations complete with RG_TP_GONE as well */
     RG_TP_NOTE,       /* a peer's note() arrived (value in `note`), or changed with a message */
     RG_TP_UNEXPECTED, /* told once per message: a message waits for which no receive is posted (tag says which) */
@@ -181,6 +181,13 @@ typedef struct rg_transport {
     /* Where a visitor of the endpoint that made this address can connect to: returns how many, at most `max`. NULL with
      * visitor. */
     int (*places)(rg_tp_t *tp, const uint8_t *addr, uint32_t addr_len, struct sockaddr_storage *out, int max);
+
+    /* Both may be NULL, where a path between two peers either is there or is not. route: what the link carries goes
+     * through a third peer (identity and address; NULL: not any more), which has been told relay() of the two; whatever
+     * the link's state is, it goes on from there, and LINK_UP says in `note` 1 when it is relayed, 0 when it is direct.
+     * relay: lets these two peers meet here, until on is 0 or the link of one is dropped. */
+    void (*route)(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *relay);
+    void (*relay)(rg_tp_t *tp, const uint8_t a[16], const uint8_t b[16], int on);
 } rg_transport_t;
 #define RG_TP_DONE_NOW 1
 

@@ -25,8 +25,8 @@ BEGINS_WITH_SIZE(rg_grid_t);
 BEGINS_WITH_SIZE(rg_state_opts_t);
 BEGINS_WITH_SIZE(rg_state_result_t);
 
-ENDS_WITH(rg_config_t, quorum_timeout_ms);
-ENDS_WITH(rg_coordinator_config_t, standby);
+ENDS_WITH(rg_config_t, reserved);
+ENDS_WITH(rg_coordinator_config_t, reserved);
 ENDS_WITH(rg_opts_t, weight);
 ENDS_WITH(rg_result_t, weight_sum);
 ENDS_WITH(rg_change_t, stalled_ns);
@@ -50,8 +50,8 @@ GROWS(rg_state_result_t, RG_STATE_RESULT_SIZE_FIRST);
 /* Exact layout on the machines that are shipped for: a field that moves or a size that changes is a decision, not an
  * accident. */
 #if defined(__x86_64__) && defined(__LP64__)
-_Static_assert(sizeof(rg_config_t) == 216, "rg_config_t changed size");
-_Static_assert(sizeof(rg_coordinator_config_t) == 104, "rg_coordinator_config_t changed size");
+_Static_assert(sizeof(rg_config_t) == 224, "rg_config_t changed size");
+_Static_assert(sizeof(rg_coordinator_config_t) == 112, "rg_coordinator_config_t changed size");
 _Static_assert(sizeof(rg_opts_t) == 80, "rg_opts_t changed size");
 _Static_assert(sizeof(rg_result_t) == 352, "rg_result_t changed size");
 _Static_assert(sizeof(rg_change_t) == 56, "rg_change_t changed size");

@@ -148,12 +148,14 @@ static const number_row_t config_numbers[] = {
 
 static const char *const switch_words[] = { "on", "1", "1", "1",  "yes", "1",     "true", "1", "off",
                                             "2",  "0", "2", "no", "2",   "false", "2",    NULL };
+static const char *const dial_words[] = { "both", "1", "out", "2", NULL };
 static const char *const fault_words[] = { "retry", "1", "return", "2", NULL };
 #define SWITCH_EXPECTED "on or off (also yes, no, true, false, 1, 0)"
 
 static const choice_row_t config_choices[] = {
     { "on_fault", "RG_ON_FAULT", AT(on_fault), RG_RETRY, fault_words, "retry or return" },
     { "deterministic", "RG_DETERMINISTIC", AT(deterministic), RG_OFF, switch_words, SWITCH_EXPECTED },
+    { "dial", "RG_DIAL", AT(dial), RG_DIAL_BOTH, dial_words, "both or out" },
     { "undo", "RG_UNDO", AT(undo), RG_ON, switch_words, SWITCH_EXPECTED },
     { "progress_thread", "RG_PROGRESS_THREAD", AT(progress_thread), RG_ON, switch_words, SWITCH_EXPECTED },
     { "host_office", "RG_HOST_OFFICE", AT(host_office), RG_ON, switch_words, SWITCH_EXPECTED },
@@ -171,6 +173,7 @@ static const number_row_t coordinator_numbers[] = {
     { "heartbeat_ms", "RG_HEARTBEAT_MS", AT(heartbeat_ms), 2000, 10, 3600000, "milliseconds" },
     { "max_groups", "RG_MAX_GROUPS", AT(max_groups), 64, 1, 4096, "groups" },
     { "takeover_ms", "RG_TAKEOVER_MS", AT(takeover_ms), 0, 10, 3600000, "milliseconds" },
+    { "reconnect_ms", "RG_RECONNECT_MS", AT(reconnect_ms), 0, 1, 3600000, "milliseconds" },
 };
 static const choice_row_t coordinator_choices[] = {
     { "succession", "RG_SUCCESSION", AT(succession), RG_OFF, switch_words, SWITCH_EXPECTED },

@@ -496,6 +496,25 @@ static void auto_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) 
         tp->side[l->via].t->link_info(tp->side[l->via].tp, index, out);
 }
 
+static void auto_route(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *relay) {
+    rg_tp_peer_t parts[2];
+    uint64_t machine;
+    side_t *s = &tp->side[FAR];
+    if (!s->t->route) return;
+    if (relay) {
+        parts[NEAR] = parts[FAR] = *relay;
+        address_split(relay->addr, relay->addr_len, parts, &machine);
+    }
+    s->t->route(s->tp, index, relay ? &parts[FAR] : NULL);
+    s->owes = 1;
+}
+
+static void auto_relay(rg_tp_t *tp, const uint8_t a[16], const uint8_t b[16], int on) {
+    side_t *s = &tp->side[FAR];
+    if (s->t->relay) s->t->relay(s->tp, a, b, on);
+    s->owes = 1;
+}
+
 /* ---- The round --------------------------------------------------------------------------------------------------- */
 
 typedef enum verdict { SWALLOW, KEEP, KEEP_BEHIND_UP } verdict_t;
@@ -506,8 +525,9 @@ static verdict_t turn_down(auto_link_t *l, rg_completion_t *c) {
 }
 
 static verdict_t turn_up(rg_tp_t *tp, auto_link_t *l, int i, rg_completion_t *c) {
+    uint64_t note = c->event == RG_TP_LINK_UP ? c->note : 0;
     settle(tp, c->link, l, i);
-    *c = (rg_completion_t){ .event = RG_TP_LINK_UP, .link = c->link };
+    *c = (rg_completion_t){ .event = RG_TP_LINK_UP, .link = c->link, .note = note };
     return KEEP;
 }
 
@@ -659,4 +679,6 @@ const rg_transport_t rg_transport_auto = {
     .link_info = auto_link_info,
     .visitor = auto_visitor,
     .places = auto_places,
+    .route = auto_route,
+    .relay = auto_relay,
 };

@@ -143,6 +143,7 @@ static void tcp_close(rg_tp_t *tp) {
         free(op);
     }
     rgt_segments_free(tp);
+    free(tp->relayed);
     free(tp->links);
     free(tp->ring.v);
     free(tp->staging);
@@ -230,10 +231,12 @@ static link_t *link_new(rg_tp_t *tp, uint32_t index) {
 
 static const char *family_name(sa_family_t f) { return f == AF_INET ? "IPv4" : "IPv6"; }
 
-/* Keeps those of the peer's addresses that this process can reach by family. */
-static rg_status_t choose_addresses(rg_tp_t *tp, link_t *l, const rg_tp_peer_t *peer, rg_error_t *err) {
+int rgt_addresses(const rg_tp_t *tp, const rg_tp_peer_t *peer, struct sockaddr_storage out[ADDRS_MAX],
+                  rg_error_t *err) {
     struct sockaddr_storage all[ADDRS_MAX];
-    int n = rgt_blob_get(peer->addr, peer->addr_len, all);
+    int n = rgt_blob_get(peer->addr, peer->addr_len, all), reachable = 0;
+    if (rgt_blob_outward(peer->addr, peer->addr_len))
+        return rg_fail(err, RG_ERR_SYSTEM, EHOSTUNREACH, "tcp: the peer can only dial (RG_DIAL=out)");
     if (n < 0)
         return rg_fail(err, RG_ERR_PROTOCOL, 0, "tcp: the peer's address is not one that this version understands");
     for (int i = 0; i < n; i++)
@@ -242,15 +245,21 @@ static rg_status_t choose_addresses(rg_tp_t *tp, link_t *l, const rg_tp_peer_t *
                 struct sockaddr_in6 *six = (void *)&all[i];
                 if (all[i].ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr))
                     six->sin6_scope_id = tp->scope;
-                l->addr[l->addrs++] = all[i];
+                out[reachable++] = all[i];
             }
-    if (l->addrs) return RG_OK;
+    if (reachable) return reachable;
     char text[80];
     return rg_fail(
         err, RG_ERR_SYSTEM, EAFNOSUPPORT,
         "tcp: no common address family: this process has %s, the peer %s (%s); choose interfaces that share one",
         family_name(tp->families[0]), family_name(all[0].ss_family),
         rg_os_addr_text((struct sockaddr *)&all[0], text, sizeof text));
+}
+
+static rg_status_t choose_addresses(rg_tp_t *tp, link_t *l, const rg_tp_peer_t *peer, rg_error_t *err) {
+    int n = rgt_addresses(tp, peer, l->addr, err);
+    l->addrs = n > 0 ? n : 0;
+    return n > 0 ? RG_OK : (rg_status_t)n;
 }
 
 static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *peer, rg_error_t *err) {
@@ -264,23 +273,28 @@ static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *
     memcpy(l->identity, peer->identity, 16);
     l->timeout_ms = peer->timeout_ms;
     l->dial = peer->dial != 0;
-    l->resume = peer->resume != 0 && !tp->cfg.tls;
+    l->resume = peer->resume != 0;
     if (peer->silence_ms) tp->conf.heartbeat_ms = peer->silence_ms; /* one value for the group */
     l->deadline = rg_os_now_ns() + peer->timeout_ms * 1000000ull;
     rgt_timer_at(tp, l->deadline);
-    if (!peer->dial) {
+    /* One that can only dial dials, whoever was to. Two such wait for a relay. */
+    int in = rgt_blob_outward(peer->addr, peer->addr_len), out = tp->conf.dial == RG_DIAL_OUT;
+    if (in != out) l->dial = (uint8_t)out;
+    l->outward = in && out;
+    if (!l->dial) {
         if (l->resume && choose_addresses(tp, l, peer, err) != RG_OK) l->addrs = 0; /* it comes, or it does not */
         l->state = LINK_WAITING;
         rgt_adopt_parked(tp, l);
         return RG_OK;
     }
-    rg_status_t st = choose_addresses(tp, l, peer, err);
+    rg_status_t st = in && out ? RG_OK : choose_addresses(tp, l, peer, err);
     if (st == RG_OK && rg_os_random(&l->attempt, sizeof l->attempt) != RG_OK)
         st = rg_fail(err, RG_ERR_SYSTEM, errno, "tcp: no random numbers");
     if (st != RG_OK) return st;
     l->attempt |= 1; /* never 0, which means none */
     l->rails = tp->conf.rails;
     l->state = LINK_DIALING;
+    if (!l->addrs) return RG_OK; /* until a third is named */
     return rgt_dial(tp, l, err);
 }
 
@@ -289,6 +303,8 @@ static void tcp_drop(rg_tp_t *tp, uint32_t index) {
     if (!l || l->state == LINK_FREE) return;
     rgt_link_clear(tp, l);
     l->state = LINK_FREE;
+    l->via = 0;
+    rgt_relay_forget(tp, l->identity);
 }
 
 static void tcp_fence(rg_tp_t *tp, uint64_t epoch) {
@@ -424,8 +440,10 @@ static int take(rg_tp_t *tp, rg_completion_t *out, int max) {
 static uint32_t wanted(const conn_t *c) {
     if (c->state == CONN_DIALING) return EPOLLOUT;
     if (c->state == CONN_VISITOR) return 0;
+    if (c->state == CONN_RELAY) return rgt_relay_wants(c);
     if (c->state != CONN_RAIL && rg_net_unsent(c->tls)) return EPOLLIN | EPOLLRDHUP | EPOLLOUT;
-    if (c->state == CONN_PARKED || c->stalled || (c->state == CONN_RAIL && c->link->state != LINK_UP))
+    if (c->state == CONN_PARKED || c->state == CONN_HALF || c->stalled ||
+        (c->state == CONN_RAIL && c->link->state != LINK_UP))
         return EPOLLRDHUP | (c->tx_blocked ? (uint32_t)EPOLLOUT : 0);
     return EPOLLIN | EPOLLRDHUP | (c->tx_blocked ? (uint32_t)EPOLLOUT : 0);
 }
@@ -478,7 +496,7 @@ static void try_rails(rg_tp_t *tp) {
         if (!l || l->state != LINK_UP) continue;
         for (uint32_t r = 0; r < l->rails && l->state == LINK_UP; r++)
             if (rgt_tx_pending(l->rail[r])) rgt_tx(tp, l->rail[r]);
-        if (l->state == LINK_UP && (l->send_head || l->note_owed)) rgt_push(tp, l);
+        if (l->state == LINK_UP && (l->send_head || l->note_owed || l->acks_owed)) rgt_push(tp, l);
         for (uint32_t r = 0; r < l->rails && l->state == LINK_UP && l->posted; r++)
             if (!l->rail[r]->stalled) rgt_rx(tp, l->rail[r]);
     }
@@ -499,7 +517,7 @@ static void take_held(rg_tp_t *tp) {
 static void push_ready(rg_tp_t *tp) {
     for (uint32_t i = 0; i < tp->n_links; i++) {
         link_t *l = tp->links[i];
-        if (l && l->state == LINK_UP && (l->send_head || l->note_owed)) rgt_push(tp, l);
+        if (l && l->state == LINK_UP && (l->send_head || l->note_owed || l->acks_owed)) rgt_push(tp, l);
     }
 }
 
@@ -523,7 +541,7 @@ static int tcp_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
             if (c->state == CONN_RAIL) rgt_interest(c, wanted(c));
     }
     tp->polls++;
-    int look = many || tp->armed || tp->n_handshakes || tp->polls % SWEEP_EVERY == 0;
+    int look = many || tp->armed || tp->n_handshakes || tp->n_relays || tp->polls % SWEEP_EVERY == 0;
     if (!many) try_rails(tp);
     else push_ready(tp);
     if (tp->cfg.tls) take_held(tp);
@@ -549,7 +567,8 @@ static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns) {
         for (uint32_t r = 0; r < l->rails; r++) {
             const conn_t *c = l->rail[r];
             if ((c->saved && !c->stalled) || holds(c)) return 0;
-            if (c->fd >= 0 && (rgt_tx_pending(c) ? !c->tx_blocked : l->send_head || l->note_owed))
+            if (c->fd >= 0 && (rgt_tx_pending(c) ? !c->tx_blocked
+                                                 : (l->send_head && rgt_window_open(c)) || l->note_owed || c->ack_owed))
                 return 0; /* more can go out at once */
         }
     }
@@ -611,4 +630,6 @@ const rg_transport_t rg_transport_tcp = {
     .link_info = tcp_link_info,
     .visitor = rgt_visitor,
     .places = tcp_places,
+    .route = rgt_route,
+    .relay = rgt_relay,
 };

@@ -45,6 +45,7 @@ static void count_state(rg_tp_t *tp, conn_state_t s, int by) {
     if (s == CONN_VISITOR) tp->n_visitors += d;
     if (s == CONN_DIALING || s == CONN_SECURING || s == CONN_GREETING || s == CONN_STRANGER) tp->n_handshakes += d;
     if (s == CONN_RAIL) tp->n_rails += d;
+    if (s == CONN_HALF || s == CONN_RELAY) tp->n_relays += d;
 }
 
 static void set_state(conn_t *c, conn_state_t s) {
@@ -82,6 +83,13 @@ void rgt_conn_close(conn_t *c) {
     if (c->saved) tp->n_saved--;
     free(c->saved);
     c->saved = NULL;
+    if (c->healer) { /* whichever of the two it is */
+        conn_t *rail = c->healer;
+        c->healer = rail->healer = NULL;
+        if (rail->state == CONN_BROKEN && rail->retry_at == NEVER) rgt_heal_later(rail);
+    }
+    if (c->mate) c->mate->mate = NULL;
+    c->mate = NULL;
     rgt_kept_free(c);
     c->link = NULL;
     set_state(c, CONN_DEAD);
@@ -212,6 +220,7 @@ static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail) {
     }
     set_state(c, CONN_RAIL);
     c->deadline = NEVER;
+    c->app_acks = l->resume && (c->relayed || c->tls);
     l->rail[rail] = c;
     /* Bytes that come before all rails are there wait in the kernel. */
     rgt_interest(c, EPOLLRDHUP);
@@ -227,6 +236,7 @@ static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail) {
     rg_completion_t *done = rg_ring_push(&tp->ring);
     done->event = RG_TP_LINK_UP;
     done->link = l->index;
+    done->note = c->relayed;
     if (tp->note_seq) l->note_owed = 1;
     rgt_push(tp, l);
 }
@@ -239,9 +249,16 @@ static void dial_later(conn_t *c, const char *why, int e) {
         rgt_heal_failed(c, why, e);
         return;
     }
+    if (c->probe) {
+        rgt_conn_close(c);
+        return;
+    }
+    int count;
+    const struct sockaddr_storage *at = rgt_target(c, &count);
     char addr[80] = "?";
-    rg_os_addr_text((struct sockaddr *)&l->addr[c->addr_index], addr, sizeof addr);
+    if (c->addr_index < count) rg_os_addr_text((const struct sockaddr *)&at[c->addr_index], addr, sizeof addr);
     snprintf(l->text, sizeof l->text, "%s: %s", addr, e ? strerror(e) : why);
+    c->met = 0;
     rg_tls_free(c->tls); /* `why` may have been its */
     c->tls = NULL;
     if (c->fd >= 0) close(c->fd);
@@ -251,7 +268,7 @@ static void dial_later(conn_t *c, const char *why, int e) {
     set_state(c, CONN_DIALING);
     c->deadline = NEVER;
     c->retry_at = rg_os_now_ns();
-    if (++c->addr_index >= l->addrs) {
+    if (++c->addr_index >= count) {
         c->addr_index = 0;
         c->retry_at += c->backoff_ns;
         c->backoff_ns = c->backoff_ns * 2 > BACKOFF_MOST_NS ? BACKOFF_MOST_NS : c->backoff_ns * 2;
@@ -264,7 +281,14 @@ static void dial_try(conn_t *c) {
     rg_error_t err = { 0 };
     uint64_t now = rg_os_now_ns();
     c->retry_at = NEVER;
-    c->fd = rg_os_connect((struct sockaddr *)&l->addr[c->addr_index], rgt_salen(&l->addr[c->addr_index]), &err);
+    int count;
+    const struct sockaddr_storage *at = rgt_target(c, &count);
+    if (c->addr_index >= count) { /* the relay cannot be dialled from here */
+        dial_later(c, "no address", 0);
+        return;
+    }
+    at += c->addr_index;
+    c->fd = rg_os_connect((const struct sockaddr *)at, rgt_salen(at), &err);
     if (c->fd < 0) {
         c->fd = -1;
         dial_later(c, err.text, err.sys_errno);
@@ -275,8 +299,8 @@ static void dial_try(conn_t *c) {
         return;
     }
     /* A host that swallows our SYN must leave time for the peer's other addresses. */
-    if (c->healer) c->deadline = now + c->patience_ns;
-    else c->deadline = l->addrs > 1 ? now + (l->timeout_ms * 1000000ull) / (unsigned)(2 * l->addrs) : NEVER;
+    if (c->healer || c->probe) c->deadline = now + c->patience_ns;
+    else c->deadline = count > 1 ? now + (l->timeout_ms * 1000000ull) / (unsigned)(2 * count) : NEVER;
     rgt_timer_at(c->tp, c->deadline);
 }
 
@@ -301,15 +325,18 @@ int rgt_hello_send(conn_t *c, const hello_t *h) {
     return rg_net_send(c->fd, c->tls, out, sizeof out) == (ssize_t)sizeof out && !rg_net_unsent(c->tls) ? 0 : -1;
 }
 
-static void dial_greet(conn_t *c) {
+void rgt_dial_greet(conn_t *c) {
     rg_tp_t *tp = c->tp;
     link_t *l = c->link;
-    hello_t h = { .kind = c->healer ? HELLO_RESUME : HELLO_DIAL,
+    int relay = c->relayed && !c->met, resume = !relay && c->healer;
+    hello_t h = { .kind = relay                ? HELLO_RELAY
+                          : resume || c->probe ? HELLO_RESUME
+                                               : HELLO_DIAL,
                   .attempt = l->attempt,
                   .rail = (uint16_t)c->rail,
-                  .rails = (uint16_t)l->rails,
-                  .taken = c->healer ? c->healer->rx_off : 0,
-                  .tries = c->healer ? ++c->healer->tries : 0 };
+                  .rails = (uint16_t)(l->rails ? l->rails : tp->conf.rails), /* who waits is not told before */
+                  .taken = resume ? c->healer->rx_off : 0,
+                  .tries = resume ? ++c->healer->tries : 0 };
     memcpy(h.nonce, tp->cfg.nonce, 16);
     memcpy(h.from, tp->cfg.identity, 16);
     memcpy(h.to, l->identity, 16);
@@ -318,14 +345,14 @@ static void dial_greet(conn_t *c) {
         dial_later(c, "the greeting could not be sent", errno);
         return;
     }
-    if (!c->healer) c->deadline = NEVER;
+    if (!c->healer && !c->probe) c->deadline = NEVER;
     set_state(c, CONN_GREETING);
     rgt_interest(c, EPOLLIN | EPOLLRDHUP);
 }
 
 static void dial_secure(conn_t *c) {
     int rc = rg_tls_handshake(c->tls);
-    if (rc > 0) dial_greet(c);
+    if (rc > 0) rgt_dial_greet(c);
     else if (rc < 0) dial_later(c, rg_tls_why(c->tls), 0);
     else rgt_interest(c, EPOLLIN | EPOLLRDHUP | (rg_net_unsent(c->tls) ? (uint32_t)EPOLLOUT : 0));
 }
@@ -343,7 +370,7 @@ static void dial_connected(conn_t *c) {
      * be refused, so nothing special is needed. */
     set_options(tp, c->fd);
     if (!tp->cfg.tls) {
-        dial_greet(c);
+        rgt_dial_greet(c);
         return;
     }
     c->tls = rg_tls_new(tp->cfg.tls, c->fd, 0, 1);
@@ -351,7 +378,7 @@ static void dial_connected(conn_t *c) {
         dial_later(c, "no memory for TLS", 0);
         return;
     }
-    if (!c->healer) c->deadline = NEVER;
+    if (!c->healer && !c->probe) c->deadline = NEVER;
     set_state(c, CONN_SECURING);
     dial_secure(c);
 }
@@ -396,7 +423,12 @@ static void dial_answered(conn_t *c) {
     }
     if (got == 0) return;
     int sound = rgt_hello_get(c->hello_bytes, &h) == 0;
-    if (sound && c->healer) {
+    if (sound && c->relayed && !c->met) {
+        if (h.kind == HELLO_RELAYED && rgt_greeting_fits(c, &h)) rgt_relay_met(tp, c);
+        else dial_later(c, "the peer that is to relay has not been asked to, or the other end is not there yet", 0);
+        return;
+    }
+    if (sound && (c->healer || c->probe)) {
         rgt_heal_answered(tp, c, &h);
         return;
     }
@@ -449,11 +481,15 @@ rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, 
         }
     }
     tp->inward = count > 0 && rg_os_is_loopback((struct sockaddr *)&told[0]);
-    *blob_len = rgt_blob_put(blob, told, count);
+    *blob_len = rgt_blob_put(blob, told, count, tp->conf.dial == RG_DIAL_OUT);
     return RG_OK;
 }
 
 static void stranger_close(conn_t *c, const char *why) {
+    if (c->met) { /* no stranger, but an end that a relay brought here */
+        dial_later(c, why, 0);
+        return;
+    }
     struct sockaddr_storage peer;
     socklen_t len = sizeof peer;
     char text[80] = "?";
@@ -534,6 +570,10 @@ static void greeted(rg_tp_t *tp, conn_t *c) {
         rgt_heal_asked(tp, c);
         return;
     }
+    if (c->hello.kind == HELLO_RELAY) {
+        rgt_relay_asked(tp, c);
+        return;
+    }
     link_t *l = tp->nonce_known ? link_waiting_for(tp, c->hello.from) : NULL;
     if (l) {
         adopt(tp, l, c);
@@ -607,9 +647,10 @@ static void stranger_read(rg_tp_t *tp, conn_t *c) {
         stranger_close(c, "it speaks TLS, which this process was not told to use (RG_TLS)");
     } else if (got == 1) {
         if (rgt_hello_get(c->hello_bytes, &c->hello) != 0 ||
-            (c->hello.kind != HELLO_DIAL && c->hello.kind != HELLO_RESUME))
+            (c->hello.kind != HELLO_DIAL && c->hello.kind != HELLO_RESUME && c->hello.kind != HELLO_RELAY))
             stranger_close(c, "it does not speak this protocol, or another version of it");
-        else if (memcmp(c->hello.to, tp->cfg.identity, 16) != 0 || memcmp(c->hello.from, tp->cfg.identity, 16) == 0)
+        else if ((c->hello.kind != HELLO_RELAY && memcmp(c->hello.to, tp->cfg.identity, 16) != 0) ||
+                 memcmp(c->hello.from, tp->cfg.identity, 16) == 0)
             stranger_close(c, "it looks for another process");
         else greeted(tp, c);
     } else if (c->hello_n >= 4 && memcmp(c->hello_bytes, "RHel", 4) != 0 && !may_be_visitor(c)) {
@@ -678,7 +719,9 @@ void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events) {
     else if (c->state == CONN_SECURING) dial_secure(c);
     else if (c->state == CONN_GREETING) dial_answered(c);
     else if (c->state == CONN_STRANGER) stranger_read(tp, c);
-    else if (c->state == CONN_PARKED && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) rgt_conn_close(c);
+    else if (c->state == CONN_RELAY) rgt_relay_event(tp, c);
+    else if ((c->state == CONN_PARKED || c->state == CONN_HALF) && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
+        rgt_conn_close(c);
 }
 
 /* ---- Timers ---- */
@@ -689,6 +732,7 @@ static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
     socklen_t len = sizeof ti;
     uint64_t allowed = tp->conf.heartbeat_ms * 1000000ull;
     rgt_kept_trim(c); /* what an idle link keeps is soon acknowledged */
+    if (c->relayed) rgt_heal_probe(tp, c, now);
     memset(&ti, 0, sizeof ti);
     c->deadline = now + allowed / 4;
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0) return;
@@ -705,7 +749,8 @@ static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
         probe = 2 * (probe < most ? probe : most);
         allowed = probe > allowed ? probe : allowed;
     }
-    if (now - c->retry_at > allowed)
+    if (now - c->retry_at > allowed && c->state == CONN_RELAY) rgt_relay_broken(c);
+    else if (now - c->retry_at > allowed)
         rgt_rail_lost(tp, c, "the peer has not acknowledged anything for %llu ms",
                       (unsigned long long)((now - c->retry_at) / 1000000u));
 }
@@ -741,13 +786,24 @@ static void conn_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
     case CONN_RAIL:
         if (c->deadline <= now) watch_liveness(tp, c, now);
         break;
+    case CONN_RELAY:
+        if (c->deadline <= now) watch_liveness(tp, c, now);
+        break;
+    case CONN_HALF:
+        if (c->deadline <= now) rgt_conn_close(c); /* the other end does not come */
+        break;
     default: break;
     }
 }
 
 static void link_timer(rg_tp_t *tp, link_t *l, uint64_t now) {
     if ((l->state != LINK_DIALING && l->state != LINK_WAITING) || l->deadline > now) return;
-    if (l->state == LINK_WAITING) {
+    if (l->outward && !l->via) {
+        rgt_link_fail(tp, l, "both ends can only dial (RG_DIAL=out), and no third member has been found to relay");
+    } else if (l->via) {
+        rgt_link_fail(tp, l, "not connected through the member that relays within %u ms; last: %s", l->timeout_ms,
+                      l->text[0] ? l->text : "no answer");
+    } else if (l->state == LINK_WAITING) {
         rgt_link_fail(tp, l, "the peer did not connect to this process within %u ms", l->timeout_ms);
     } else {
         char addr[80], why[200];

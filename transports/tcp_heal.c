@@ -19,7 +19,8 @@
 #define AGAIN_MOST_NS 250000000ull
 #define PATIENCE_FIRST_NS 200000000ull /* of one try; a longer round trip gets a longer one in the end */
 #define PATIENCE_MOST_NS 3000000000ull
-#define SAVED_MOST (64u << 20) /* what a kernel holds for a connection is less */
+#define LOOK_DIRECT_NS 1000000000ull /* a relayed link looks so often whether the direct way is open again */
+#define SAVED_MOST (64u << 20)       /* what a kernel holds for a connection is less */
 
 /* ---- What the old connection still has --------------------------------------------------------------------------- */
 
@@ -41,12 +42,13 @@ static int save_rest(conn_t *c) {
     for (;;) {
         int waiting = 0;
         if (ioctl(c->fd, FIONREAD, &waiting) != 0 || waiting <= 0) waiting = 4096;
+        if (c->tls && waiting < (64 << 10)) waiting = 64 << 10; /* it may hold as much by itself */
         if ((uint64_t)c->saved_n + (uint64_t)waiting > SAVED_MOST) return -1;
         uint8_t *more = realloc(c->saved, c->saved_n + (size_t)waiting);
         if (!more) return -1;
         c->tp->n_saved += c->saved == NULL;
         c->saved = more;
-        ssize_t n = recv(c->fd, c->saved + c->saved_n, (size_t)waiting, 0);
+        ssize_t n = rg_net_recv(c->fd, c->tls, c->saved + c->saved_n, (size_t)waiting);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         c->saved_n += (uint32_t)n;
@@ -64,6 +66,8 @@ static int save_rest(conn_t *c) {
 /* Nothing of it may arrive any more, and the other end is to notice: a reset instead of an orderly end. */
 static void abandon(conn_t *c) {
     const struct linger none = { .l_onoff = 1, .l_linger = 0 };
+    rg_tls_free(c->tls);
+    c->tls = NULL;
     setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
     close(c->fd);
     c->fd = -1;
@@ -102,6 +106,7 @@ static void tell_back(rg_tp_t *tp, link_t *l) {
     rg_completion_t *e = rg_ring_push(&tp->ring);
     e->event = RG_TP_LINK_UP;
     e->link = l->index;
+    e->note = l->rail[0]->relayed;
 }
 
 /* ---- Breaking ---------------------------------------------------------------------------------------------------- */
@@ -119,6 +124,9 @@ static int rail_break(conn_t *c) {
     abandon(c);
     rgt_set_state(c, CONN_BROKEN);
     c->tx_blocked = 0;
+    c->relayed = 0;
+    if (c->ack_owed) c->link->acks_owed--;
+    c->ack_owed = 0;
     c->deadline = NEVER;
     c->backoff_ns = AGAIN_FIRST_NS;
     c->patience_ns = PATIENCE_FIRST_NS;
@@ -159,11 +167,36 @@ static void again_later(conn_t *c, uint64_t now) {
     c->backoff_ns = 2 * c->backoff_ns > AGAIN_MOST_NS ? AGAIN_MOST_NS : 2 * c->backoff_ns;
 }
 
+void rgt_heal_later(conn_t *c) { again_later(c, rg_os_now_ns()); }
+
+void rgt_heal_now(conn_t *c) {
+    c->backoff_ns = AGAIN_FIRST_NS;
+    c->patience_ns = PATIENCE_FIRST_NS;
+    heal_at(c, rg_os_now_ns());
+}
+
+/* A rail that is relayed works; is the relay still needed? The peer answers that it is busy, and that is enough. */
+void rgt_heal_probe(rg_tp_t *tp, conn_t *c, uint64_t now) {
+    link_t *l = c->link;
+    if (!c->relayed || !l->dial || !l->addrs || now < l->look_direct) return;
+    l->look_direct = now + LOOK_DIRECT_NS;
+    conn_t *n = rgt_conn_new(tp, CONN_DIALING, -1);
+    if (!n) return;
+    n->link = l;
+    n->rail = c->rail;
+    n->probe = 1;
+    n->patience_ns = LOOK_DIRECT_NS / 2;
+    rgt_dial_try(n);
+}
+
 void rgt_heal_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
     link_t *l = c->link;
     if (c->healer || c->retry_at > now) return;
     c->retry_at = NEVER;
-    if (!l->addrs) return; /* a peer that cannot be dialled: it will come */
+    /* Through the relay, if there is one; but the direct way is not forgotten. */
+    int relayed = l->via && !c->direct_next && (++c->turn % 4 || !l->addrs);
+    c->direct_next = 0;
+    if (!relayed && !l->addrs) return; /* a peer that cannot be dialled: it will come */
     conn_t *n = rgt_conn_new(tp, CONN_DIALING, -1);
     if (!n) {
         again_later(c, now);
@@ -173,6 +206,7 @@ void rgt_heal_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
     n->rail = c->rail;
     n->healer = c;
     n->patience_ns = c->patience_ns;
+    n->relayed = (uint8_t)relayed;
     c->healer = n;
     c->patience_ns = 2 * c->patience_ns > PATIENCE_MOST_NS ? PATIENCE_MOST_NS : 2 * c->patience_ns;
     rgt_dial_try(n);
@@ -184,21 +218,26 @@ void rgt_heal_failed(conn_t *n, const char *why, int e) {
     conn_t *c = n->healer;
     link_t *l = n->link;
     char addr[80] = "?";
-    rg_os_addr_text((struct sockaddr *)&l->addr[n->addr_index], addr, sizeof addr);
+    int count;
+    const struct sockaddr_storage *at = rgt_target(n, &count);
+    if (n->addr_index < count) rg_os_addr_text((const struct sockaddr *)&at[n->addr_index], addr, sizeof addr);
+    snprintf(l->text, sizeof l->text, "%s: %s", addr, e ? strerror(e) : why);
     n->refused += e == ECONNREFUSED;
+    rg_tls_free(n->tls); /* `why` may have been its */
+    n->tls = NULL;
     if (n->fd >= 0) close(n->fd);
     n->fd = -1;
-    if (++n->addr_index < l->addrs) {
-        n->interest = n->hello_n = 0;
+    if (++n->addr_index < count) {
+        n->interest = n->hello_n = n->met = 0;
         rgt_set_state(n, CONN_DIALING);
         rgt_dial_try(n);
         return;
     }
-    int dead = n->refused == (uint32_t)l->addrs;
+    int dead = !n->relayed && n->refused == (uint32_t)l->addrs;
     healer_end(n);
     again_later(c, rg_os_now_ns());
     if (!dead || l->lost_dead) return;
-    snprintf(l->lost_text, sizeof l->lost_text, "%s: %s", addr, e ? strerror(e) : why);
+    memcpy(l->lost_text, l->text, sizeof l->lost_text);
     tell_lost(tp, l, 1);
 }
 
@@ -213,7 +252,12 @@ static void carry_on(rg_tp_t *tp, conn_t *c, conn_t *from, uint64_t taken) {
         return;
     }
     c->fd = from->fd;
+    c->tls = from->tls;
     from->fd = -1;
+    from->tls = NULL;
+    c->relayed = from->relayed;
+    c->app_acks = c->relayed || c->tls;
+    c->ack_told = c->rx_off;
     if (c->healer == from) healer_end(from);
     else rgt_conn_close(from);
     rgt_set_state(c, CONN_RAIL);
@@ -231,7 +275,16 @@ static void carry_on(rg_tp_t *tp, conn_t *c, conn_t *from, uint64_t taken) {
 void rgt_heal_answered(rg_tp_t *tp, conn_t *n, const hello_t *h) {
     conn_t *c = n->healer;
     link_t *l = n->link;
-    if (!rgt_greeting_fits(n, h)) {
+    if (n->probe) {
+        int open = rgt_greeting_fits(n, h) && h->kind == HELLO_BUSY;
+        rgt_conn_close(n);
+        for (uint32_t r = 0; open && r < l->rails && l->state == LINK_UP; r++) {
+            conn_t *rail = l->rail[r];
+            if (rail->state != CONN_RAIL || !rail->relayed) continue;
+            rgt_rail_lost(tp, rail, "the direct way is open again");
+            rail->direct_next = 1;
+        }
+    } else if (!rgt_greeting_fits(n, h)) {
         rgt_heal_failed(n, "another process answers there", 0);
     } else if (h->kind == HELLO_RESUMED) {
         if (h->tries > c->peer_tries) c->peer_tries = h->tries;
@@ -275,7 +328,7 @@ static int answer(conn_t *s, uint8_t kind, const conn_t *rail) {
 static int settle_own_try(rg_tp_t *tp, conn_t *c) {
     conn_t *n = c->healer;
     hello_t h;
-    if (!n) return 0;
+    if (!n || n->state == CONN_STRANGER) return 0; /* the latter came by the relay, and is what asks */
     if (n->state == CONN_GREETING && rgt_greeting_read(n) == 1 && rgt_hello_get(n->hello_bytes, &h) == 0 &&
         h.kind == HELLO_RESUMED) {
         rgt_heal_answered(tp, n, &h);
@@ -288,6 +341,10 @@ static int settle_own_try(rg_tp_t *tp, conn_t *c) {
 
 void rgt_heal_asked(rg_tp_t *tp, conn_t *s) {
     link_t *l = tp->nonce_known ? link_of(tp, &s->hello) : NULL;
+    if (l && s->hello.tries == 0) { /* it only wanted to know whether the way is open */
+        answer(s, HELLO_BUSY, NULL);
+        return;
+    }
     if (!l) {
         answer(s, HELLO_GONE, NULL);
         return;
@@ -307,7 +364,7 @@ void rgt_heal_asked(rg_tp_t *tp, conn_t *s) {
         answer(s, HELLO_GONE, NULL);
         return;
     }
-    if (c->healer) healer_end(c->healer);
+    if (c->healer && c->healer != s) healer_end(c->healer);
     c->peer_tries = s->hello.tries;
     rgt_set_options(tp, s->fd);
     if (answer(s, HELLO_RESUMED, c) != 0) {

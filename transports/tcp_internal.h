@@ -41,7 +41,8 @@
 
 /* ---- Wire (tcp_wire.c) ---- */
 
-enum { FRAME_DATA = 1, FRAME_NOTE = 2 };
+/* ACK: `offset` bytes of the stream in the other direction have arrived; where no kernel can say so. */
+enum { FRAME_DATA = 1, FRAME_NOTE = 2, FRAME_ACK = 3 };
 
 typedef struct frame {
     uint8_t type;
@@ -58,8 +59,18 @@ void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f);
 const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f);
 
 /* DIAL is answered by ACK; RESUME, which continues the stream of a rail that broke, by RESUMED, by BUSY when the other
- * end is just doing the same the other way round, or by GONE when there is no such link any more. */
-enum { HELLO_DIAL = 1, HELLO_ACK = 2, HELLO_RESUME = 3, HELLO_RESUMED = 4, HELLO_BUSY = 5, HELLO_GONE = 6 };
+ * end is just doing the same the other way round, or by GONE when there is no such link any more. RELAY asks a third
+ * process for its peer `to`, and is answered by RELAYED or, when that may not be or not yet, by BUSY. */
+enum {
+    HELLO_DIAL = 1,
+    HELLO_ACK = 2,
+    HELLO_RESUME = 3,
+    HELLO_RESUMED = 4,
+    HELLO_BUSY = 5,
+    HELLO_GONE = 6,
+    HELLO_RELAY = 7,
+    HELLO_RELAYED = 8
+};
 
 typedef struct hello {
     uint8_t kind;
@@ -74,7 +85,9 @@ typedef struct hello {
 void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h);
 int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h); /* 0 when it is one */
 
-uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n);
+/* outward: who has these addresses can only dial. */
+uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n, int outward);
+int rgt_blob_outward(const uint8_t *blob, uint32_t len);
 int rgt_blob_get(const uint8_t *blob, uint32_t len,
                  struct sockaddr_storage out[ADDRS_MAX]); /* how many; -1: not a blob */
 socklen_t rgt_salen(const struct sockaddr_storage *a);
@@ -118,6 +131,8 @@ typedef enum conn_state {
     CONN_PARKED,   /* said HELLO, but nobody here waits for it yet */
     CONN_VISITOR,  /* speaks the control protocol: waits to be taken by rgt_visitor() */
     CONN_RAIL,
+    CONN_HALF,   /* at a relay: one that waits for the other */
+    CONN_RELAY,  /* and one whose bytes go to its mate */
     CONN_BROKEN, /* a rail without a connection: it is being made again */
     CONN_DEAD    /* freed at the end of the poll: events of it may still be in hand */
 } conn_state_t;
@@ -174,6 +189,10 @@ typedef struct conn {
     uint64_t retry_at, backoff_ns; /* BROKEN: of the next try to make it again */
     struct conn *healer;           /* BROKEN: the connection that is to take its place; there: the rail */
     uint64_t patience_ns;          /* of one such try */
+    struct conn *mate;             /* RELAY */
+    uint8_t relayed, met;          /* it leads to a relay; which has brought us together with the peer */
+    uint8_t probe;                 /* only to see whether the peer can be reached directly */
+    uint8_t direct_next, turn;     /* BROKEN: it can; tries so far */
     uint32_t refused;              /* there: addresses at which nothing listens */
     int addr_index;
     hello_t hello; /* STRANGER, PARKED */
@@ -199,8 +218,11 @@ typedef struct conn {
     tune_t tune;
     /* What survives the connection. */
     uint32_t tries, peer_tries; /* to make it again: begun here; the last one of the peer that is void */
-    uint64_t rx_off;            /* bytes of the stream taken from the kernel */
-    uint8_t *saved;             /* those of them that the last connection still held when it was given up */
+    uint8_t app_acks;           /* what arrives is acknowledged by FRAME_ACK: the kernel's word is not the peer's */
+    uint8_t ack_owed;
+    uint64_t ack_told;
+    uint64_t rx_off; /* bytes of the stream taken from the kernel */
+    uint8_t *saved;  /* those of them that the last connection still held when it was given up */
     uint32_t saved_n, saved_at;
     uint8_t replaying;  /* what is kept is being sent again, */
     uint64_t replay_at; /* from here on, before the frame in hand */
@@ -220,10 +242,17 @@ typedef struct link {
     uint32_t timeout_ms;
     uint64_t attempt;
     uint32_t rails, rails_up;
+    uint8_t outward;      /* both ends can only dial */
     uint8_t dial, resume; /* this end dials; rails that break are made again */
     uint8_t lost;         /* told: a rail is broken; */
     uint8_t lost_dead;    /* and that the peer seems to be gone */
     uint64_t lost_at;
+    uint8_t via; /* it is to be relayed, by: */
+    uint8_t relay_identity[16];
+    struct sockaddr_storage relay_addr[ADDRS_MAX];
+    int relay_addrs;
+    uint64_t look_direct; /* when to see again whether that is necessary */
+    uint32_t acks_owed;   /* rails with ack_owed */
     conn_t *rail[RAILS_MAX];
     uint32_t rail_next;
     send_op_t *send_head, **send_tail;
@@ -242,6 +271,10 @@ typedef struct link {
     char text[320];
     char lost_text[320]; /* of LINK_LOST */
 } link_t;
+
+typedef struct relayed {
+    uint8_t a[16], b[16];
+} relayed_t;
 
 typedef struct listener {
     int ev; /* EV_LISTENER */
@@ -268,8 +301,11 @@ struct rg_tp {
     conn_t *grave;
     link_t **links;
     uint32_t n_links;
-    uint32_t n_notes; /* links with note_dirty */
-    uint32_t n_saved; /* rails with bytes of a former connection to read */
+    uint32_t n_notes;   /* links with note_dirty */
+    uint32_t n_saved;   /* rails with bytes of a former connection to read */
+    relayed_t *relayed; /* pairs that may meet here */
+    uint32_t n_relayed, cap_relayed;
+    uint32_t n_relays; /* connections HALF or RELAY */
     segment_t *free_segments;
     uint32_t n_free_segments;
     uint64_t fence;
@@ -299,6 +335,10 @@ void rgt_recv_unlink(link_t *l, recv_op_t *op);
 void rgt_log(rg_tp_t *tp, rg_log_level_t level, int limited, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Those of the peer's addresses that this process can reach by family; a negative status with err filled if there is
+ * none. */
+int rgt_addresses(const rg_tp_t *tp, const rg_tp_peer_t *peer, struct sockaddr_storage out[ADDRS_MAX], rg_error_t *err);
+
 /* ---- tcp_conn.c ---- */
 rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, uint8_t *blob, uint32_t *blob_len,
                        rg_error_t *err);
@@ -322,6 +362,7 @@ void rgt_set_state(conn_t *c, conn_state_t s);
 conn_t *rgt_conn_new(rg_tp_t *tp, conn_state_t s, int fd);
 void rgt_set_options(rg_tp_t *tp, int fd);
 void rgt_dial_try(conn_t *c);
+void rgt_dial_greet(conn_t *c);
 int rgt_greeting_read(conn_t *c);
 int rgt_greeting_fits(const conn_t *c, const hello_t *h); /* an answer: from the right process, about this link */
 int rgt_hello_send(conn_t *c, const hello_t *h);          /* 0 when all of it is out */
@@ -329,7 +370,9 @@ int rgt_hello_send(conn_t *c, const hello_t *h);          /* 0 when all of it is
 /* ---- tcp_keep.c ---- */
 int rgt_kept_header(conn_t *c, const uint8_t *bytes, uint32_t n); /* these and the next are called when a frame is */
 int rgt_kept_payload(conn_t *c, send_op_t *op, const uint8_t *data, uint32_t n); /* out, in the order of the stream */
-void rgt_kept_trim(conn_t *c);                               /* forgets what the peer's kernel has */
+void rgt_kept_acked(conn_t *c, uint64_t off);
+int rgt_window_open(const conn_t *c); /* another frame may be sent before what is out is acknowledged */
+void rgt_kept_trim(conn_t *c);        /* forgets what the peer's kernel has */
 void rgt_kept_detach(rg_tp_t *tp, link_t *l, send_op_t *op); /* nothing kept is in its buffer any more */
 int rgt_kept_rewind(conn_t *c, uint64_t to); /* the next byte to send is this one; -1: it is not kept any more */
 int rgt_replay(rg_tp_t *tp, conn_t *c);      /* 0: all is out; 1: blocked, or the connection broke */
@@ -345,6 +388,22 @@ void rgt_heal_failed(conn_t *healer, const char *why, int e); /* what it tried d
 void rgt_heal_answered(rg_tp_t *tp, conn_t *healer, const hello_t *h);
 void rgt_heal_asked(rg_tp_t *tp, conn_t *c); /* a stranger wants to continue a rail */
 ssize_t rgt_saved_read(conn_t *c, void *to, size_t n);
+
+void rgt_heal_now(conn_t *c);
+void rgt_heal_later(conn_t *c);
+void rgt_heal_probe(rg_tp_t *tp, conn_t *c, uint64_t now);
+
+/* ---- tcp_relay.c ---- */
+void rgt_route(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *relay);
+void rgt_relay(rg_tp_t *tp, const uint8_t a[16], const uint8_t b[16], int on);
+void rgt_relay_forget(rg_tp_t *tp, const uint8_t gone[16]);
+void rgt_relay_asked(rg_tp_t *tp, conn_t *s);
+void rgt_relay_event(rg_tp_t *tp, conn_t *c);
+void rgt_relay_broken(conn_t *c);
+uint32_t rgt_relay_wants(const conn_t *c);
+void rgt_relay_met(rg_tp_t *tp, conn_t *c);
+const struct sockaddr_storage *rgt_target(const conn_t *c,
+                                          int *n); /* where it has to be dialled, and how many there are */
 
 /* Something of the stream waits to be sent on this rail. */
 static inline int rgt_tx_pending(const conn_t *c) { return c->tx_busy || c->replaying; }

@@ -2,6 +2,7 @@
  * kernel has not acknowledged, which the kernel's own send buffer bounds. Small frames are copied into a ring as they
  * go out. Large ones are only remembered, because by the time their message is whole most of it has mostly been
  * acknowledged; what has not is copied then, before the caller gets its buffer back.
+ * Through a relay, and under TLS, a kernel's word is not the peer's: there it sends acknowledgements of its own.
  * Relies on SIOCOUTQ, and on the receiving end, which reads a broken connection to its end before it says how far it
  * came. Must not read a caller's buffer whose operation has completed. */
 #include "tcp_internal.h"
@@ -16,6 +17,7 @@
 #define RING_FIRST 4096u
 #define RING_MOST (64ull << 20) /* beyond any send buffer */
 #define QUEUE_FIRST 16u
+#define ACKED_WINDOW (8u << 20) /* what may be out where the peer itself acknowledges */
 #define SEGMENTS_IDLE 8u
 
 uint64_t rgt_handed(const conn_t *c) {
@@ -92,11 +94,19 @@ static int give_up_keeping(conn_t *c) {
 
 void rgt_kept_trim(conn_t *c) {
     int queued = 0;
-    if (c->fd < 0 || ioctl(c->fd, SIOCOUTQ, &queued) != 0 || queued < 0) return;
+    if (c->fd < 0 || c->app_acks || ioctl(c->fd, SIOCOUTQ, &queued) != 0 || queued < 0) return;
     uint64_t handed = rgt_handed(c);
     uint64_t acked = handed - c->tx_base > (uint64_t)queued ? handed - (uint64_t)queued : c->tx_base;
     forget_below(c, acked < c->keep.end ? acked : c->keep.end);
 }
+
+void rgt_kept_acked(conn_t *c, uint64_t off) {
+    uint64_t most = c->keep.end + (c->tx_busy ? c->tx_head_sent + c->tx_sent : 0);
+    if (off > most) rgt_link_fail(c->tp, c->link, "the peer broke the protocol: it acknowledges what was not sent");
+    else forget_below(c, off < c->keep.end ? off : c->keep.end);
+}
+
+int rgt_window_open(const conn_t *c) { return !c->app_acks || c->keep.end - c->keep.from < ACKED_WINDOW; }
 
 void rgt_kept_free(conn_t *c) {
     while (c->keep.n) forget_first(c);

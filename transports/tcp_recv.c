@@ -18,6 +18,7 @@
 #define KEEP_AT_ONCE 4096u
 #define TLS_STEP (32u << 10) /* decrypted and reduced at once: what is a multiple of every element stays in cache */
 #define TURN (512u << 10)    /* bytes per call and rail: then sending has its turn */
+#define ACK_EVERY (256u << 10)
 
 static int tag_equal(const rg_tag_t *a, const rg_tag_t *b) {
     return a->epoch == b->epoch && a->gen == b->gen && a->op == b->op && a->ord == b->ord;
@@ -240,6 +241,10 @@ static int take_header(rg_tp_t *tp, conn_t *c) {
         }
         l->note_in = c->f.note;
     }
+    if (c->f.type == FRAME_ACK) {
+        rgt_kept_acked(c, c->f.offset);
+        return l->state == LINK_UP ? 0 : -1;
+    }
     return c->f.type == FRAME_NOTE ? 0 : begin_body(tp, c);
 }
 
@@ -330,11 +335,15 @@ void rgt_rx(rg_tp_t *tp, conn_t *c) {
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (n <= 0) {
             if (n == 0) rgt_rail_lost(tp, c, "the peer closed the connection");
-            else if (*rg_tls_why(c->tls)) rgt_link_fail(tp, c->link, "receiving failed: %s", rg_tls_why(c->tls));
+            else if (*rg_tls_why(c->tls)) rgt_rail_lost(tp, c, "receiving failed: %s", rg_tls_why(c->tls));
             else rgt_rail_lost(tp, c, "receiving failed: %s", strerror(errno));
             return;
         }
         if (!from_saved) c->rx_off += (uint64_t)n;
+        if (c->app_acks && !c->ack_owed && c->rx_off - c->ack_told >= ACK_EVERY) {
+            c->ack_owed = 1;
+            c->link->acks_owed++;
+        }
         turn += (uint32_t)n;
         if (parse(tp, c) != 0) return;
         if ((uint32_t)n < asked && !from_saved && !(c->tls && rg_tls_more(c->tls)))

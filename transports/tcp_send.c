@@ -32,7 +32,7 @@ static ssize_t tx_result(rg_tp_t *tp, conn_t *c, ssize_t n) {
 }
 
 ssize_t rgt_tx_bytes(rg_tp_t *tp, conn_t *c, const void *p, size_t n) {
-    return tx_result(tp, c, send(c->fd, p, n, MSG_NOSIGNAL));
+    return tx_result(tp, c, c->tls ? rg_tls_send(c->tls, p, n, NULL, 0) : send(c->fd, p, n, MSG_NOSIGNAL));
 }
 
 static ssize_t tx_step(rg_tp_t *tp, conn_t *c) {
@@ -105,15 +105,23 @@ void rgt_tx(rg_tp_t *tp, conn_t *c) {
 static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
     frame_t f = { .type = FRAME_DATA, .note = tp->note, .note_seq = tp->note_seq };
     send_op_t *op = l->send_head;
-    if (!op && !l->note_owed) return 0;
-    l->note_owed = 0;
+    if (op && !rgt_window_open(c)) op = NULL;
+    int ack = c->ack_owed;
+    if (!op && !l->note_owed && !ack) return 0;
+    if (!ack) l->note_owed = 0;
     c->tx_head_sent = c->tx_sent = 0;
     c->tx_busy = 1;
     c->tx_op = op;
     c->tx_len = 0;
     c->tx_data = NULL;
-    if (!op) {
-        f.type = FRAME_NOTE;
+    if (ack || !op) {
+        f.type = ack ? FRAME_ACK : FRAME_NOTE;
+        c->tx_op = NULL;
+        if (ack) {
+            f.offset = c->ack_told = c->rx_off;
+            c->ack_owed = 0;
+            l->acks_owed--;
+        }
         rgt_frame_put(c->tx_head, &f);
         return 1;
     }
@@ -139,15 +147,18 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
 void rgt_push(rg_tp_t *tp, link_t *l) {
     uint32_t taken = 0, idle = 0;
     /* Two frames' worth per call: then the receiving side of this process has its turn. */
-    while (l->state == LINK_UP && (l->send_head || l->note_owed) && taken < 2 * SEGMENT && idle < l->rails) {
+    while (l->state == LINK_UP && (l->send_head || l->note_owed || l->acks_owed) && taken < 2 * SEGMENT &&
+           idle < l->rails) {
         conn_t *c = l->rail[l->rail_next];
         if (++l->rail_next == l->rails) l->rail_next = 0;
         if (rgt_tx_pending(c) || c->fd < 0) {
             idle++;
             continue;
         }
-        idle = 0;
-        if (take_frame(tp, l, c)) {
+        if (!take_frame(tp, l, c)) {
+            idle++;
+        } else {
+            idle = 0;
             taken += c->tx_len + 4096;
             rgt_tx(tp, c);
         }

@@ -68,8 +68,9 @@ const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f) {
     f->offset = get64(in + 56);
     f->total = get64(in + 64);
     f->note = get64(in + 72);
-    if (type != FRAME_DATA && type != FRAME_NOTE) return "frame of unknown type";
+    if (type != FRAME_DATA && type != FRAME_NOTE && type != FRAME_ACK) return "frame of unknown type";
     if (f->len > SEGMENT) return "frame longer than allowed";
+    if (type == FRAME_ACK) return f->len || f->total ? "acknowledgement with a payload" : NULL;
     if (type == FRAME_NOTE) return f->len || f->total || f->offset ? "note with a payload" : NULL;
     if (f->offset > f->total || f->len > f->total - f->offset) return "frame reaches beyond its message";
     if (f->offset % 64 != 0) return "frame begins inside an element";
@@ -108,10 +109,11 @@ int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h) {
 
 /* Blob: version, number, and for each address: family (4 or 6), a zero, the port, 16 bytes of address. */
 #define BLOB_ENTRY 20
+#define OUTWARD 0x80 /* in the number */
 
-uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n) {
+uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n, int outward) {
     out[0] = VERSION;
-    out[1] = (uint8_t)n;
+    out[1] = (uint8_t)(n | (outward ? OUTWARD : 0));
     for (int i = 0; i < n; i++) {
         uint8_t *p = out + 2 + i * BLOB_ENTRY;
         memset(p, 0, BLOB_ENTRY);
@@ -130,12 +132,16 @@ uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage
     return (uint32_t)(2 + n * BLOB_ENTRY);
 }
 
+int rgt_blob_outward(const uint8_t *blob, uint32_t len) { return blob && len >= 2 && (blob[1] & OUTWARD) != 0; }
+
 int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[ADDRS_MAX]) {
-    if (!blob || len < 2 || blob[0] != VERSION || blob[1] < 1 || blob[1] > ADDRS_MAX ||
-        len < 2u + blob[1] * BLOB_ENTRY) /* what is behind them is about other ways to the same peer */
+    if (!blob || len < 2 || blob[0] != VERSION) return -1;
+    int n = blob[1] & ~OUTWARD;
+    if (n < 1 || n > ADDRS_MAX ||
+        len < 2u + (uint32_t)n * BLOB_ENTRY) /* what is behind them is about other ways to the same peer */
         return -1;
     memset(out, 0, sizeof *out * ADDRS_MAX);
-    for (int i = 0; i < blob[1]; i++) {
+    for (int i = 0; i < n; i++) {
         const uint8_t *p = blob + 2 + i * BLOB_ENTRY;
         if ((p[0] != 4 && p[0] != 6) || p[1] != 0 || get16(p + 2) == 0) return -1;
         if (p[0] == 4) {
@@ -150,7 +156,7 @@ int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[
             memcpy(&s->sin6_addr, p + 4, 16);
         }
     }
-    return blob[1];
+    return n;
 }
 
 socklen_t rgt_salen(const struct sockaddr_storage *a) {

@@ -910,6 +910,7 @@ static uint64_t co_may_found(const rg_coordinator_t *co, const char *listen) {
 static rg_status_t co_set_up(rg_coordinator_t *co, const rg_coordinator_config_t *c, rg_error_t *err) {
     co->max_members = c->max_members;
     co->heartbeat_ns = c->heartbeat_ms * 1000000ull;
+    co->reconnect_ns = c->reconnect_ms * 1000000ull;
     co->takeover_ns = c->takeover_ms ? c->takeover_ms * 1000000ull : 2 * co->heartbeat_ns;
     co->succession = c->succession == RG_ON;
     co->host = rg_os_host(getenv("RG_HOST"));

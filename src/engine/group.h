@@ -93,10 +93,15 @@ typedef struct rg_past {
 #define RG_PAST 16
 
 typedef struct rg_link {
-    uint64_t id;         /* member; 0: free */
+    uint64_t id;  /* member; 0: free */
+    uint64_t via; /* member that is to relay it; 0: none */
+    uint8_t identity[16];
+    uint32_t addr_len;
+    uint8_t addr[RG_CORE_ADDR_MAX];
     uint64_t host, site; /* of that member */
     uint32_t dial;
     int up;
+    int relayed;         /* up, through `via` */
     int lost;            /* up, but its connection broke and is being made again */
     uint64_t dropped_at; /* poll before the drop; 0: never used */
 } rg_link_t;
@@ -503,6 +508,10 @@ rg_status_t rg_core_event(rg_group_t *g, rg_member_event_t *ev);
 void rg_group_over(rg_group_t *g, rg_status_t status, const char *text);
 void rg_data_fence(rg_group_t *g);
 void rg_group_set_errmsg(rg_group_t *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* relay.c */
+void rg_relay_route(rg_group_t *g, const rg_member_action_t *a);
+void rg_relay_between(rg_group_t *g, const rg_member_action_t *a);
 
 /* progress.c */
 void rg_lock(rg_group_t *g);

@@ -85,6 +85,9 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
         RG_OK) /* the link may still fit: try */
         rg_group_set_errmsg(g, "%s", err.text);
     g->links[i] = (rg_link_t){ .id = a->peer, .host = a->member->host, .site = a->member->site, .dial = a->dial };
+    memcpy(g->links[i].identity, a->member->identity, sizeof g->links[i].identity);
+    g->links[i].addr_len = a->member->addr_len;
+    memcpy(g->links[i].addr, a->member->addr, a->member->addr_len);
     /* A link that cannot be made must say so while the join that wants it can still pass the reason on. */
     uint32_t patience = g->phase == RG_PHASE_JOINING ? g->cfg.join_timeout_ms / 2 + 1 : g->cfg.join_timeout_ms;
     rg_tp_peer_t peer = { .addr = a->member->addr,
@@ -185,6 +188,8 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a) {
     case RG_MACT_CONTROL: rg_control_aim(g, a); break;
     case RG_MACT_OFFICE_OPEN: rg_office_open(g, a); break;
     case RG_MACT_OFFICE_CLOSE: rg_office_close(g); break;
+    case RG_MACT_ROUTE: rg_relay_route(g, a); break;
+    case RG_MACT_RELAY: rg_relay_between(g, a); break;
     default: /* verdicts on operations, and EXPELLED, which must come after the aborts before it */
         act_todo(g, a);
         break;

@@ -49,8 +49,12 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         int again = g->links[c->link].lost;
         g->links[c->link].up = 1;
         g->links[c->link].lost = 0;
+        g->links[c->link].relayed = c->note != 0;
         ev.type = RG_MEV_LINK_UP;
-        if (again) RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: back", (unsigned long long)ev.peer);
+        ev.via = c->note ? g->links[c->link].via : 0;
+        ev.note = 0;
+        if (again) RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: back%s", (unsigned long long)ev.peer,
+                           ev.via ? ", relayed" : "");
         else if (rg_netstat_up(g, c->link, now)) return;
         if (g->phase == RG_PHASE_JOINING) g->errmsg[0] = 0; /* what kept it down is no reason any more */
     } else if (c->event == RG_TP_LINK_LOST) {

@@ -21,7 +21,7 @@ typedef struct end {
     rg_tp_t *tp;
     uint8_t addr[RG_TP_ADDR_MAX], identity[16];
     uint32_t addr_len, sent_next, recv_next, received;
-    int up, lost, dead, down;
+    int up, lost, dead, down, relayed;
     char text[300];
     uint8_t *out[WINDOW], *in[WINDOW];
     uint8_t sending[WINDOW], receiving[WINDOW];
@@ -29,6 +29,7 @@ typedef struct end {
 } end_t;
 
 static uint64_t rng = 1;
+static int outward; /* ends that are opened can only dial */
 
 static uint32_t roll(uint32_t below) {
     rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
@@ -57,7 +58,8 @@ static void end_open(end_t *e, uint8_t who, uint32_t rails, uint32_t buffer) {
                                  .interface = "127.0.0.1",
                                  .rails = rails,
                                  .heartbeat_ms = 2000,
-                                 .socket_buffer_bytes = buffer };
+                                 .socket_buffer_bytes = buffer,
+                                 .dial = outward ? RG_DIAL_OUT : RG_DIAL_BOTH };
     rg_tp_config_t c = { .config = &config };
     rg_error_t err = { RG_OK, 0, "" };
     memset(e, 0, sizeof *e);
@@ -130,6 +132,7 @@ static void turn(end_t *e, const end_t *other) {
     int n = rg_transport_tcp.poll(e->tp, c, 16);
     for (int i = 0; i < n; i++) {
         e->up += c[i].event == RG_TP_LINK_UP;
+        if (c[i].event == RG_TP_LINK_UP) e->relayed = c[i].note != 0;
         e->lost += c[i].event == RG_TP_LINK_LOST && c[i].status == RG_TP_DONE;
         e->dead += c[i].event == RG_TP_LINK_LOST && c[i].status == RG_TP_GONE;
         e->down += c[i].event == RG_TP_LINK_DOWN;
@@ -226,4 +229,110 @@ static void peer_ends(int dialler_stays) {
 Test(tcp_heal, peer__process_ends__told_that_it_seems_gone, .timeout = 60) {
     peer_ends(1);
     peer_ends(0);
+}
+
+/* ---- Through a third -------------------------------------------------------------------------------------------- */
+
+/* Nobody listens at port 1: the direct way is closed, or, with `port`, open again. */
+static void direct_way(end_t *e, uint16_t port) {
+    link_t *l = e->tp->links[0];
+    for (int i = 0; i < l->addrs; i++) ((struct sockaddr_in *)&l->addr[i])->sin_port = htons(port);
+}
+
+static uint16_t port_of(const end_t *e) {
+    struct sockaddr_storage all[ADDRS_MAX];
+    cr_assert(rgt_blob_get(e->addr, e->addr_len, all) == 1);
+    return ntohs(((struct sockaddr_in *)&all[0])->sin_port);
+}
+
+static void route(end_t *e, const end_t *relay) {
+    rg_tp_peer_t p = { .addr = relay->addr, .addr_len = relay->addr_len };
+    memcpy(p.identity, relay->identity, sizeof p.identity);
+    rg_transport_tcp.route(e->tp, 0, &p);
+}
+
+static void exchange(end_t *a, end_t *b, end_t *r, uint32_t messages, uint32_t every) {
+    for (double until = now_s() + 40; (a->received < messages || b->received < messages) && now_s() < until;) {
+        issue(a, b, messages);
+        issue(b, a, messages);
+        turn(a, b), turn(b, a), turn(r, a);
+        end_t *e = roll(2) ? a : b;
+        conn_t *c = e->tp->links[0]->rail[roll(e->tp->links[0]->rails)];
+        if (every && c->fd >= 0 && roll(every) == 0) shutdown(c->fd, SHUT_RDWR);
+        cr_assert(!a->down && !b->down, "the link failed: %s%s", a->text, b->text);
+    }
+    cr_assert(a->received == messages && b->received == messages, "%u and %u of %u messages: %s %s", a->received,
+              b->received, messages, a->tp->links[0]->text, b->tp->links[0]->text);
+}
+
+static void until_up(end_t *a, end_t *b, end_t *r, int relayed) {
+    for (double until = now_s() + 10; now_s() < until;) {
+        turn(a, b), turn(b, a), turn(r, a);
+        if (a->up == a->lost + 1 && b->up == b->lost + 1 && a->relayed == relayed && b->relayed == relayed) return;
+    }
+    cr_assert_fail("lost %d and %d, up %d and %d, relayed %d and %d: %s; %s", a->lost, b->lost, a->up, b->up,
+                   a->relayed, b->relayed, a->tp->links[0]->text, b->tp->links[0]->text);
+}
+
+static void through_a_third(uint32_t rails) {
+    end_t a, b, r;
+    end_open(&r, 3, 1, 0);
+    pair(&a, &b, rails, 0);
+    exchange(&a, &b, &r, 40, 0);
+    direct_way(&a, 1), direct_way(&b, 1);
+    shutdown(a.tp->links[0]->rail[0]->fd, SHUT_RDWR);
+    rg_transport_tcp.relay(r.tp, a.identity, b.identity, 1);
+    route(&a, &r), route(&b, &r);
+    for (double until = now_s() + 10; rails == 1 && !(a.relayed && b.relayed) && now_s() < until;)
+        turn(&a, &b), turn(&b, &a), turn(&r, &a);
+    exchange(&a, &b, &r, 120, 20);
+    exchange(&a, &b, &r, 160, 0);
+    if (rails == 1) {
+        until_up(&a, &b, &r, 1);
+        direct_way(&a, port_of(&b)), direct_way(&b, port_of(&a));
+        until_up(&a, &b, &r, 0);
+    }
+    exchange(&a, &b, &r, 200, 0);
+    end_close(&a);
+    end_close(&b);
+    end_close(&r);
+}
+
+Test(tcp_heal, path__closed__goes_through_a_third_and_back, .timeout = 60) { through_a_third(1); }
+Test(tcp_heal, path__of_several_rails_closed__goes_through_a_third, .timeout = 60) { through_a_third(3); }
+
+/* Two that can only dial meet at a third from the start; whoever has not been named meets nobody. */
+Test(tcp_heal, both_ends__can_only_dial__meet_at_a_third, .timeout = 60) {
+    end_t a, b, r;
+    end_open(&r, 3, 1, 0);
+    outward = 1;
+    end_open(&a, 1, 1, 0);
+    end_open(&b, 2, 1, 0);
+    outward = 0;
+    end_connect(&a, &b, 1);
+    end_connect(&b, &a, 0);
+    route(&a, &r), route(&b, &r);
+    for (double until = now_s() + 0.3; now_s() < until;) turn(&a, &b), turn(&b, &a), turn(&r, &a);
+    cr_assert(!a.up && !b.up, "they met where nobody had allowed it");
+    rg_transport_tcp.relay(r.tp, b.identity, a.identity, 1);
+    until_up(&a, &b, &r, 1);
+    exchange(&a, &b, &r, 60, 0);
+    end_close(&a);
+    end_close(&b);
+    end_close(&r);
+}
+
+/* The one that can be dialled was to dial: it is dialled. */
+Test(tcp_heal, one_end__can_only_dial__dials, .timeout = 60) {
+    end_t a, b;
+    end_open(&a, 1, 1, 0);
+    outward = 1;
+    end_open(&b, 2, 1, 0);
+    outward = 0;
+    end_connect(&a, &b, 1);
+    end_connect(&b, &a, 0);
+    for (double until = now_s() + 10; (!a.up || !b.up) && now_s() < until;) turn(&a, &b), turn(&b, &a);
+    cr_assert(a.up == 1 && b.up == 1 && b.tp->links[0]->dial && !a.tp->links[0]->dial);
+    end_close(&a);
+    end_close(&b);
 }
