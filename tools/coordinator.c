@@ -9,7 +9,8 @@
 #include <time.h>
 
 static const char coordinator_help[] =
-    "usage: regroup coordinator [--listen ADDRESS:PORT] [--max-members N] [--heartbeat MS] [--succession] [--standby ADDRESS]\n"
+    "usage: regroup coordinator [--listen ADDRESS:PORT] [--max-members N] [--heartbeat MS] [--succession]\n"
+    "                           [--standby ADDRESS] [--takeover MS]\n"
     "\n"
     "Runs a coordinator until SIGINT or SIGTERM. The first line of standard output is the address it listens on; then\n"
     "one line follows for every change of a group. One coordinator serves any number of groups, told apart by name.\n"
