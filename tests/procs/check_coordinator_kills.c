@@ -10,7 +10,7 @@
 
 struct tally {
     int kills, late, failed, stops, together;
-    double worst_ms;
+    double worst_ms, join_ms;
     uint64_t ops;
     const char *why;
 };
@@ -35,19 +35,21 @@ static void replace(struct succ *s) {
         }
 }
 
-/* From `since` the change to n members may take a second. */
+/* From `since` the change to n members may take a second. A join has no such bound: it waits for a process to start,
+ * and may find the office only at the end of its list. */
 static int change_in_time(struct succ *s, struct tally *t, uint32_t n, uint64_t since, const char *what) {
+    double *worst = n == SUCC_N ? &t->join_ms : &t->worst_ms;
     uint64_t now = procs_now();
     double until = since > now ? (double)(since - now) / 1e9 : 0;
     int done = succ_up(s, n, until + 10);
     double ms = procs_now() > since ? (double)(procs_now() - since) / 1e6 : 0;
-    if (ms > t->worst_ms) t->worst_ms = ms;
+    if (ms > *worst) *worst = ms;
     if (!succ_clean(s)) {
         t->failed++;
         t->why = what;
         return 0;
     }
-    if (!done || ms > 1000) {
+    if (!done || (n < SUCC_N && ms > 1000)) {
         t->late++;
         fprintf(stderr, "kill %d: %s: %s after %.0f ms\n", t->kills, what, done ? "late" : "not over", ms);
     }
@@ -91,7 +93,7 @@ static int changes(struct succ *s, struct tally *t, int victim, uint64_t ready, 
     replace(s);
     uint64_t now = procs_now();
     snprintf(what, sizeof what, "%s: a member joins", mode);
-    return change_in_time(s, t, SUCC_N, (now > ready ? now : ready) + 500000000ull, what);
+    return change_in_time(s, t, SUCC_N, now > ready ? now : ready, what);
 }
 
 static int kill_and_restart(struct succ *s, struct tally *t) {
@@ -127,7 +129,7 @@ static int kill_for_takeover(struct succ *s, struct tally *t) {
     int ok = changes(s, t, victim, at + (SUCC_TAKEOVER_MS + (victim >= 0 ? rank_ms : 0)) * 1000000ull, "takeover");
     if (!ok || t->kills % 3) return ok;
     if (succ_coordinator(s, 0, 0)) return 0;
-    PROCS_WAIT(succ_office(s) < 0, 5);
+    PROCS_WAIT(succ_office(s) < 0, 10);
     return succ_moves(s, 20, 10);
 }
 
@@ -173,10 +175,10 @@ int check_coordinator_kills(int kills, unsigned seed, int modes) {
     for (int mode = KILL_RESTART; mode <= KILL_TAKEOVER; mode *= 2)
         if (modes & mode) ok = run_mode(&t, kills, seed + (unsigned)mode, mode) && ok;
     printf("{\"kills\": %d, \"stops\": %d, \"with_members\": %d, \"modes\": \"%s%s%s\", \"seed\": %u, \"operations\": "
-           "%llu, \"failed\": %d, \"late\": %d, \"worst_change_ms\": %.0f, \"ok\": %s}\n",
+           "%llu, \"failed\": %d, \"late\": %d, \"worst_change_ms\": %.0f, \"worst_join_ms\": %.0f, \"ok\": %s}\n",
            t.kills, t.stops, t.together, modes & KILL_RESTART ? "restart " : "", modes & KILL_STANDBY ? "standby " : "",
            modes & KILL_TAKEOVER ? "takeover" : "", seed, (unsigned long long)t.ops, t.failed, t.late, t.worst_ms,
-           ok && !t.failed && !t.late ? "true" : "false");
+           t.join_ms, ok && !t.failed && !t.late ? "true" : "false");
     return !(ok && !t.failed && !t.late);
 }
 

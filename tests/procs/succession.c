@@ -23,6 +23,11 @@ static int free_port(void) {
     return port;
 }
 
+uint32_t succ_heartbeat_ms(void) {
+    const char *v = getenv("HEARTBEAT");
+    return v && atoi(v) > 0 ? (uint32_t)atoi(v) : 1000;
+}
+
 uint32_t succ_random(struct succ *s, uint32_t below) {
     s->seed = s->seed * 1664525u + 1013904223u;
     return (s->seed >> 8) % below;

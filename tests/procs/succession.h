@@ -8,8 +8,9 @@
 
 #define SUCC_N 4
 #define SUCC_SLOTS (SUCC_N + 1)
-#define SUCC_HEARTBEAT_MS 600u
-#define SUCC_TAKEOVER_MS 1200u
+#define SUCC_HEARTBEAT_MS (succ_heartbeat_ms())
+#define SUCC_TAKEOVER_MS (2 * SUCC_HEARTBEAT_MS)
+uint32_t succ_heartbeat_ms(void); /* HEARTBEAT in the environment, or 1000: the machine may be busy with other things */
 
 struct succ_member {
     pid_t pid; /* 0: nobody */
