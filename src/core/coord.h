@@ -29,9 +29,10 @@ typedef struct rg_seat {
     uint64_t conn, last_heard, suspect_at, told, base;
     uint64_t bytes_sent, bytes_received, operations, gen, watermark, promise;
     uint64_t ready_upto, missing[RG_COORD_MISSING_MAX];
-    uint64_t lost_due;      /* its connection closed, and it has until then to come back; 0: it has not, or did */
-    uint64_t missing_since; /* a candidate that has not had all its links since then; 0: it has */
-    uint64_t patience;      /* what a check allows this candidate; grows each time it answers, but too late */
+    uint64_t lost_due, lost_at; /* its connection closed at lost_at, and it has until lost_due to come back; 0: it has
+                                   not closed, or it did come back */
+    uint64_t missing_since;     /* a candidate that has not had all its links since then; 0: it has */
+    uint64_t patience;          /* what a check allows this candidate; grows each time it answers, but too late */
     uint32_t pid, min_size, order, fixed_n, fixed_rank, rank, old_rank, n_missing;
     uint32_t report_off, report_len, mark, part, load; /* the last three for the length of a step */
     uint8_t state, suspect, reported, ready, mute, batch, promised;
@@ -63,7 +64,7 @@ typedef enum rg_path_state {
 } rg_path_state_t;
 
 typedef struct rg_complaint {
-    uint64_t a, b, due, via;
+    uint64_t a, b, since, due, via;
     uint64_t dead, dead_at; /* who is said to be dead, and since when */
     uint64_t tried[RG_RELAYS_TRIED];
     uint8_t state, n_tried;
@@ -243,6 +244,7 @@ void rg_coord_conn_lost(rg_coord_t *c, rg_seat_t *s); /* its control connection 
 void rg_coord_lost_due(rg_coord_t *c);
 void rg_coord_routes_tell(rg_coord_t *c, const rg_seat_t *s); /* the routes that it has a part in, again */
 void rg_coord_candidate_paths(rg_coord_t *c);
+void rg_coord_candidate_ready(rg_coord_t *c, const rg_seat_t *s);
 
 /* coord_claim.c: succession */
 int rg_coord_quorum(const rg_coord_t *c, int (*vote)(const rg_seat_t *s));

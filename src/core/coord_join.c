@@ -368,6 +368,7 @@ void rg_coord_on_ready(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
     s->ready_upto = upto;
     if (!s->n_missing) s->missing_since = 0;
     else if (!s->missing_since) s->missing_since = c->now;
+    if (c->n_complaints) rg_coord_candidate_ready(c, s);
     memcpy(s->net, net, sizeof net);
     c->grow_dirty = 1;
 }

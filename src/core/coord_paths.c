@@ -25,41 +25,56 @@ static void look_at(rg_coord_t *c, uint64_t at) {
 /* ---- Control connections (L3) ---------------------------------------------------------------------------------- */
 
 static void gone_now(rg_coord_t *c, rg_seat_t *s) {
+    if (!s->suspect && s->lost_due) s->suspect_at = s->lost_at; /* nobody_left() counts from there */
     s->lost_due = 0;
     if (!s->suspect) rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, "connection closed");
 }
 
-static int broken_link_to(const rg_coord_t *c, uint64_t id) {
+/* The links of a process that ends break with its connections, all in a moment. So more than half of those who are
+ * here, and had a link to it before, must say that they lost it about then; one alone may have lost only its path. */
+static int died(const rg_coord_t *c, const rg_seat_t *s, uint64_t at) {
+    uint32_t others = 0, fresh = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const rg_seat_t *x = &c->seats[c->rank_seat[i]];
+        others += x != s && x->conn && !x->suspect;
+    }
     for (uint32_t i = 0; i < c->n_complaints; i++) {
         const rg_complaint_t *x = &c->complaints[i];
-        if ((x->a == id || x->b == id) && x->state != RG_PATH_RELAYED) return 1;
+        if ((x->a != s->m.id && x->b != s->m.id) || x->state == RG_PATH_RELAYED) continue;
+        const rg_seat_t *by = rg_seat_by_id(c, x->a == s->m.id ? x->b : x->a);
+        if (!by || by->state != RG_SEAT_MEMBER || !by->conn || by->suspect) continue;
+        if (x->since + grace(c) >= at) fresh++;
+        else others--;
     }
-    return 0;
+    return 2 * fresh > others;
 }
 
-/* With a broken link besides it is a death. Alone it may be the path to here; where nobody at all is left, nobody could
- * say so of anybody. */
+/* With its links it is a death. Alone it may be the path to here; where nobody is left, nobody could say so of anybody,
+ * and all have the time that the last ones always had. */
 void rg_coord_conn_lost(rg_coord_t *c, rg_seat_t *s) {
-    if (!c->p.reconnect_ns || !c->acting || broken_link_to(c, s->m.id)) {
+    if (!c->p.reconnect_ns || !c->acting || died(c, s, c->now)) {
         gone_now(c, s);
         return;
     }
+    s->lost_at = c->now;
     uint64_t wait = c->p.reconnect_ns < c->p.heartbeat_ns ? c->p.reconnect_ns : c->p.heartbeat_ns;
     s->lost_due = c->now + wait;
     if (s->lost_due < c->lost_at) c->lost_at = s->lost_due;
     uint32_t here = 0;
     for (uint32_t i = 0; i < c->n; i++) here += c->seats[c->rank_seat[i]].conn != 0;
+    for (uint32_t i = 0; !here && i < c->n; i++) {
+        rg_seat_t *x = &c->seats[c->rank_seat[i]];
+        if (x->lost_due > c->now + c->p.heartbeat_ns / 2) x->lost_due = c->now + c->p.heartbeat_ns / 2;
+    }
     if (!here) c->lost_at = c->now;
 }
 
 void rg_coord_lost_due(rg_coord_t *c) {
-    uint32_t here = 0;
     c->lost_at = NEVER;
-    for (uint32_t i = 0; i < c->n; i++) here += c->seats[c->rank_seat[i]].conn != 0;
     for (uint32_t i = 0; i < c->n; i++) {
         rg_seat_t *s = &c->seats[c->rank_seat[i]];
         if (!s->lost_due) continue;
-        if (!here || !c->acting || s->suspect || c->now >= s->lost_due) gone_now(c, s);
+        if (!c->acting || s->suspect || c->now >= s->lost_due) gone_now(c, s);
         else if (s->lost_due < c->lost_at) c->lost_at = s->lost_due;
     }
 }
@@ -108,17 +123,30 @@ static void route_failed(rg_coord_t *c, rg_complaint_t *x) {
     look_at(c, x->due);
 }
 
+/* One that has worked, and broke, has the time of a try to work again: the ends go on trying. */
+static void route_broke(rg_coord_t *c, rg_complaint_t *x) {
+    if (x->state != RG_PATH_RELAYED) return; /* that is what is being tried */
+    x->state = RG_PATH_TRY;
+    x->since = c->now;
+    x->due = c->now + trial(c);
+    x->n_tried = 0;
+    look_at(c, x->due);
+}
+
+#define BROKEN 1u  /* marks: has no direct link to one of the two */
+#define WAITING 2u /* the same, but it may come back yet */
+
 static void mark_missing(const rg_coord_t *c, const rg_seat_t *s) {
     if (s->state != RG_SEAT_CANDIDATE) return;
     for (uint32_t i = 0; i < s->n_missing; i++) {
         rg_seat_t *other = rg_seat_by_id(c, s->missing[i]);
-        if (other) other->mark = 1;
+        if (other) other->mark = BROKEN;
     }
 }
 
 /* Candidates relay for nobody but each other before there is a view. */
 static int may_relay(const rg_coord_t *c, const rg_seat_t *s, const rg_complaint_t *x) {
-    if (!s->conn || s->mark || s->suspect || has_tried(x, s->m.id)) return 0;
+    if ((!s->conn && !s->lost_due) || s->suspect || has_tried(x, s->m.id)) return 0;
     if (s->state == RG_SEAT_MEMBER) return 1;
     if (c->have_view || !s->ready) return 0;
     for (uint32_t i = 0; i < s->n_missing; i++)
@@ -126,25 +154,34 @@ static int may_relay(const rg_coord_t *c, const rg_seat_t *s, const rg_complaint
     return 1;
 }
 
-/* The one with direct links to both that relays least, the oldest of those; NULL: there is none. */
-static rg_seat_t *choose_relay(rg_coord_t *c, const rg_complaint_t *x) {
-    if (x->n_tried == RG_RELAYS_TRIED) return NULL;
-    for (uint32_t i = 0; i < c->population; i++) c->seats[c->roster[i]].mark = c->seats[c->roster[i]].load = 0;
-    rg_seat_t *a = rg_seat_by_id(c, x->a), *b = rg_seat_by_id(c, x->b), *best = NULL;
+static void mark_broken(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat_t *b) {
     mark_missing(c, a);
     mark_missing(c, b);
-    a->mark = b->mark = 1;
+    a->mark = b->mark = BROKEN;
     for (uint32_t i = 0; i < c->n_complaints; i++) {
         const rg_complaint_t *y = &c->complaints[i];
         rg_seat_t *ya = rg_seat_by_id(c, y->a), *yb = rg_seat_by_id(c, y->b), *via = rg_seat_by_id(c, y->via);
         if (via) via->load++;
-        if (!ya || !yb) continue;
-        if (ya == a || ya == b) yb->mark = 1;
-        if (yb == a || yb == b) ya->mark = 1;
+        if (y == x || !ya || !yb) continue;
+        uint32_t mark = y->state == RG_PATH_WAIT && y->due > c->now ? WAITING : BROKEN;
+        if (ya == a || ya == b) yb->mark |= mark;
+        if (yb == a || yb == b) ya->mark |= mark;
     }
+}
+
+/* The one with direct links to both that relays least, the oldest of those; NULL: there is none. maybe: there may be
+ * one when links that broke a short while ago come back. */
+static rg_seat_t *choose_relay(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat_t *b, int *maybe) {
+    rg_seat_t *best = NULL;
+    *maybe = 0;
+    if (!c->p.reconnect_ns || x->n_tried == RG_RELAYS_TRIED) return NULL;
+    for (uint32_t i = 0; i < c->population; i++) c->seats[c->roster[i]].mark = c->seats[c->roster[i]].load = 0;
+    mark_broken(c, x, a, b);
     for (uint32_t i = 0; i < c->population; i++) {
         rg_seat_t *s = &c->seats[c->roster[i]];
-        if (may_relay(c, s, x) && (!best || s->load < best->load)) best = s;
+        if (s->mark & BROKEN || !may_relay(c, s, x)) continue;
+        if (s->mark || !s->conn) *maybe = 1;
+        else if (!best || s->load < best->load) best = s;
     }
     return best;
 }
@@ -243,9 +280,10 @@ static void settle(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat
 
 /* Somebody has evidence that the other one is dead; who is heard after that is not. */
 static void check_dead(rg_coord_t *c, rg_complaint_t *x) {
+    const uint64_t patience = c->p.heartbeat_ns / 4; /* two of its heartbeats */
     rg_seat_t *s = x->dead ? rg_seat_by_id(c, x->dead) : NULL;
     if (!s || s->suspect) return;
-    uint64_t at = x->dead_at + grace(c);
+    uint64_t at = x->dead_at + patience;
     if (c->now < at && s->last_heard <= x->dead_at) {
         look_at(c, at);
         return;
@@ -271,13 +309,18 @@ static int path_step(rg_coord_t *c, rg_complaint_t *x) {
         return 1;
     }
     if (x->state == RG_PATH_TRY) route_failed(c, x);
-    rg_seat_t *relay = c->p.reconnect_ns ? choose_relay(c, x) : NULL;
+    int maybe;
+    rg_seat_t *relay = choose_relay(c, x, a, b, &maybe);
     if (relay) {
         x->state = RG_PATH_TRY;
         x->via = relay->m.id;
         x->due = c->now + trial(c);
         look_at(c, x->due);
         send_route(c, x, 1);
+        return 1;
+    }
+    if (maybe) { /* until it is back, or is known not to come back */
+        look_at(c, c->now + grace(c));
         return 1;
     }
     if (a->state != RG_SEAT_MEMBER || b->state != RG_SEAT_MEMBER) return 0; /* the candidate waits, as without relays */
@@ -327,6 +370,7 @@ static rg_complaint_t *complaint_new(rg_coord_t *c, uint64_t a, uint64_t b, uint
     memset(x, 0, sizeof *x);
     x->a = a;
     x->b = b;
+    x->since = c->now;
     x->due = due;
     look_at(c, due);
     return x;
@@ -350,18 +394,17 @@ static void link_up(rg_coord_t *c, rg_complaint_t *x, uint64_t a, uint64_t b, ui
 static void link_down(rg_coord_t *c, rg_complaint_t *x, rg_seat_t *s, rg_seat_t *other, uint64_t via, int dead,
                       const char *text) {
     uint64_t wait = c->p.reconnect_ns ? c->p.reconnect_ns : grace(c);
-    if (x && x->via && x->via == via) route_failed(c, x);
+    if (x && x->via && x->via == via) route_broke(c, x);
     if (!x) x = complaint_new(c, s->m.id, other->m.id, c->now + wait);
     if (!x) return;
     rg_text_copy(x->text, sizeof x->text, text);
     if (dead && x->dead != other->m.id && c->p.reconnect_ns) {
         x->dead = other->m.id;
         x->dead_at = c->now;
-        look_at(c, c->now + grace(c));
+        look_at(c, c->now + c->p.heartbeat_ns / 4);
     }
     if (x->state == RG_PATH_RELAYED) return;
-    /* L3: with its connection it is a death. */
-    if (other->lost_due) gone_now(c, other);
+    if (other->lost_due && died(c, other, other->lost_at)) gone_now(c, other);
 }
 
 void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
@@ -379,11 +422,23 @@ void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
         if (s->state == RG_SEAT_CANDIDATE) candidate_link(c, s, peer, up);
         if (other->state == RG_SEAT_CANDIDATE) candidate_link(c, other, s->m.id, up);
         if (up) link_up(c, x, s->m.id, peer, via);
-        else if (x && x->via && x->via == via) route_failed(c, x);
+        else if (x && x->via && x->via == via) route_broke(c, x);
         return;
     }
     if (up) link_up(c, x, s->m.id, peer, via);
     else link_down(c, x, s, other, via, (bits & RG_LINK_IS_DEAD) != 0, text);
+}
+
+/* What a candidate does not miss any more has come back; what a relay brings, it has told of as that before. */
+void rg_coord_candidate_ready(rg_coord_t *c, const rg_seat_t *s) {
+    for (uint32_t i = 0; i < c->n_complaints;) {
+        rg_complaint_t *x = &c->complaints[i];
+        uint64_t other = x->a == s->m.id ? x->b : x->a;
+        uint32_t k = 0;
+        while (k < s->n_missing && s->missing[k] != other) k++;
+        if ((x->a != s->m.id && x->b != s->m.id) || x->state == RG_PATH_RELAYED || k < s->n_missing) i++;
+        else link_up(c, x, x->a, x->b, 0);
+    }
 }
 
 /* L7. Seen now and then only, because at the start all links are missing for a moment. */

@@ -50,7 +50,7 @@ typedef struct rg_peer {
     uint64_t redial_ns;    /* 0: not planned */
     int32_t rank;          /* in the view; -1: candidate */
     uint64_t via, down_ns; /* who relays the link, or did when it broke; when it broke */
-    uint8_t used, link, dial, complained, dead;
+    uint8_t used, link, dial, complained, dead, was_up;
     char text[96]; /* why the link is down */
 } rg_peer_t;
 

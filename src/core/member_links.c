@@ -186,6 +186,7 @@ void rg_links_event(rg_member_t *m, const rg_member_event_t *ev) {
     if (ev->type == RG_MEV_LINK_UP) {
         int tell = p->complained || p->via != ev->via;
         p->link = RG_LINK_UP;
+        p->was_up = 1;
         p->redial_ns = 0;
         p->via = ev->via;
         p->dead = 0;
@@ -198,7 +199,9 @@ void rg_links_event(rg_member_t *m, const rg_member_event_t *ev) {
         rg_text_copy(p->text, sizeof p->text, ev->text);
         p->complained = 1;
         send_link(m, p);
-        if (candidate) {
+        /* With a reconnect time the link goes on where it stopped: the other end may be a member already, and may have
+         * sent what only this link will bring. */
+        if (candidate && !(m->reconnect_ns && p->was_up)) {
             rg_member_act(m, RG_MACT_DISCONNECT)->peer = p->m.id;
             if (!p->dial) {
                 connect_peer(m, p);

@@ -2,7 +2,41 @@
  * newcomers, leavers, operations given up. Every choice is drawn from the seed. */
 #include "sim.h"
 
+/* What the run is about, and the times that go with it. */
+void fault_kind(world_t *w) {
+    static const run_kind kinds[] = { RUN_ANY,    RUN_ANY,    RUN_ANY,   RUN_GENTLE,
+                                      RUN_GENTLE, RUN_GENTLE, RUN_SPLIT, RUN_DEATH };
+    w->kind = kinds[sim_hash(w->seed, 7, 7) % 8];
+    if (w->plant == PLANT_NO_ROUTE || w->plant == PLANT_NO_MEND) w->kind = RUN_GENTLE;
+    if (w->plant == PLANT_BLAME) w->kind = RUN_SPLIT;
+    if (w->plant == PLANT_SLOW_DEATH) w->kind = RUN_DEATH;
+    w->reconnect = w->heartbeat / 2 + sim_below(w, 2 * w->heartbeat);
+    if (w->kind == RUN_ANY) return;
+    w->spike = 0;
+    w->jitter_us = 100 + (uint32_t)sim_below(w, 900);
+    if (w->kind == RUN_GENTLE) return;
+    w->initial = 3 + (uint32_t)sim_below(w, 6);
+    w->min_size = w->initial;
+    w->struck_at = (60 + sim_below(w, 40)) * MS;
+    w->phase2_at = w->struck_at + 2 * w->heartbeat + 7 * w->reconnect + 100 * MS;
+    if (w->kind == RUN_DEATH) w->reconnect = 20 * w->heartbeat;
+}
+
+static void plan_paths(world_t *w) {
+    if (w->kind == RUN_SPLIT) sim_push(w, w->struck_at, EV_SPLIT, 0);
+    if (w->kind == RUN_DEATH) sim_push(w, w->struck_at, EV_DEATH, 0);
+    if (w->kind != RUN_GENTLE) return;
+    w->faults = 1 + (uint32_t)sim_below(w, 12);
+    for (uint32_t i = 0; i < w->faults; i++) sim_push(w, 20 * MS + sim_below(w, w->phase2_at - 25 * MS), EV_FAULT, -1);
+    uint32_t joins = (uint32_t)sim_below(w, 3);
+    for (uint32_t i = 0; i < joins; i++) sim_start_proc(w, sim_below(w, w->phase2_at), 1);
+}
+
 void fault_plan(world_t *w) {
+    if (w->kind != RUN_ANY) {
+        plan_paths(w);
+        return;
+    }
     w->faults = (uint32_t)sim_below(w, 6);
     if (w->succession) w->faults *= 2;
     for (uint32_t i = 0; i < w->faults; i++) sim_push(w, 5 * MS + sim_below(w, w->phase2_at - 10 * MS), EV_FAULT, -1);
@@ -20,6 +54,7 @@ void fault_crash(world_t *w, int node, int quiet) {
     sim_trace(w, "process %d dies%s", node, quiet ? " with its host" : "");
     p->alive = 0;
     p->gone = 1;
+    if (quiet) w->quiet_dead |= 1u << node;
     conn_break(w, p->conn, !quiet, 0);
     p->conn = 0;
     if (p->office >= 0) office_end(w, p->office, quiet);
@@ -89,8 +124,80 @@ static void strike_office(world_t *w, int a) {
     }
 }
 
+/* ---- Paths ----------------------------------------------------------------------------------------------------- */
+
+/* The path between two is cut, one way or both, for a time or for good. The first process keeps its paths in gentle
+ * runs: it can relay for everybody. */
+static void cut_pair(world_t *w, int a, int b) {
+    if (a < 0 || a == b || (w->kind == RUN_GENTLE && (!a || !b))) return;
+    if (w->kind == RUN_GENTLE && w->control_fault_at && w->now < w->control_fault_at + w->heartbeat) return;
+    uint64_t ways = sim_below(w, 4);
+    sim_trace(w, "the path between %d and %d is cut%s", a, b, ways > 1 ? "" : ways ? " one way" : " the other way");
+    if (ways) sim_cut(w, a, b);
+    if (ways != 1) sim_cut(w, b, a);
+    w->path_fault_at = w->now;
+    if (sim_below(w, 3)) sim_push(w, w->now + sim_below(w, 3 * w->reconnect), EV_MEND, a)->peer = (int16_t)b;
+}
+
+static void gentle(world_t *w) {
+    int a = pick(w, 0), b = pick(w, 0);
+    if (a < 0 || a == b) return;
+    switch (sim_below(w, 8)) {
+    case 0:
+        if (w->path_fault_at && w->now < w->path_fault_at + w->heartbeat) break; /* together they look like a death */
+        sim_trace(w, "control connection of process %d breaks", a);
+        conn_break(w, w->procs[a].conn, 1, 1);
+        w->control_fault_at = w->now;
+        break;
+    case 1:
+        if (w->control_fault_at && w->now < w->control_fault_at + w->heartbeat) break;
+        sim_trace(w, "link between processes %d and %d breaks", a, b);
+        w->path_fault_at = w->now;
+        link_break(w, a, b, 1, (int)sim_below(w, 4) != 0);
+        break;
+    case 2: proc_fail_some(w, a); break;
+    default: cut_pair(w, a, b);
+    }
+}
+
+/* The data network falls in two; the coordinator reaches everybody. */
+static void split(world_t *w) {
+    const rg_core_view_t *v = w->procs[0].joined ? rg_member_view(w->procs[0].core) : NULL;
+    uint32_t side = (uint32_t)sim_random(w), n[2] = { 0 };
+    for (uint32_t i = 0; v && i < v->n; i++) n[side >> proc_of(w, v->members[i].id) & 1]++;
+    if (!v || v->n != w->initial || !n[0] || !n[1]) return;
+    int first = (int)(side >> proc_of(w, v->members[0].id) & 1), stays = n[0] == n[1] ? first : n[1] > n[0];
+    w->losers = (stays ? ~side : side) & ((1u << w->n_procs) - 1);
+    sim_trace(w, "the data network falls in two; %x must leave", w->losers);
+    for (int i = 0; i < w->n_procs; i++)
+        for (int k = 0; k < w->n_procs; k++)
+            if ((side >> i & 1) != (side >> k & 1)) sim_cut(w, i, k);
+}
+
+static void one_death(world_t *w) {
+    int node = (int)sim_below(w, (uint64_t)w->n_procs);
+    for (int i = 0; i < w->n_procs; i++)
+        if (!w->procs[i].joined || !w->procs[i].alive || w->procs[i].over) return;
+    w->dead_at = w->now;
+    fault_crash(w, node, 0);
+}
+
+void fault_event(world_t *w, int type) {
+    if (w->healed) return;
+    if (type == EV_SPLIT) split(w);
+    else one_death(w);
+}
+
 void fault_strike(world_t *w) {
     if (w->healed) return;
+    if (w->kind == RUN_GENTLE) {
+        gentle(w);
+        return;
+    }
+    if (w->reconnect && sim_below(w, 2)) {
+        cut_pair(w, pick(w, 0), pick(w, 0));
+        return;
+    }
     int a = pick(w, (int)sim_below(w, 4)), b;
     if (a < 0) return;
     proc_t *p = &w->procs[a];

@@ -85,11 +85,31 @@ const rg_coord_t *judge_office(world_t *w, uint64_t nonce) {
     return best;
 }
 
+/* Who leaves, where only paths were broken. */
+void judge_expelled(world_t *w, int node, rg_status_t status, const char *text) {
+    w->expelled += status == RG_ERR_EXPELLED;
+    if (w->kind == RUN_GENTLE && status == RG_ERR_EXPELLED)
+        sim_fail(w, "who can be reached stays", "process %d: %s", node, text);
+    if (w->kind == RUN_SPLIT && !(w->losers >> node & 1))
+        sim_fail(w, "the larger part stays", "process %d: %s", node, text);
+}
+
+/* A process that ends is missed at once, however long a broken path has to come back. */
+static void judge_death(world_t *w, int node) {
+    uint64_t took = w->now - w->dead_at;
+    if (!w->dead_at || took <= w->heartbeat / 2) return;
+    w->dead_at = 0;
+    sim_fail(w, "a death costs no reconnect time", "process %d: view after %llu ms", node,
+             (unsigned long long)(took / MS));
+}
+
 /* No split brain: one successor for each view, and one view for each epoch, whoever activates it. */
 void judge_view(world_t *w, int node) {
     const proc_t *p = &w->procs[node];
     const rg_core_view_t *v = rg_member_view(p->core);
     uint64_t members = v->n;
+    judge_death(w, node);
+    if (w->kind == RUN_DEATH && v->n < w->initial) w->dead_at = 0;
     for (uint32_t i = 0; i < v->n; i++) members = sim_hash(members, v->members[i].id, v->members[i].first_gen);
     for (uint32_t i = w->n_seen; i-- > 0;) {
         const seen_view_t *x = &w->seen[i];
@@ -150,6 +170,9 @@ static void judge_untouched(world_t *w, const ledger_t *l) {
 }
 
 void judge_end(world_t *w) {
+    for (int q = 0; q < w->n_procs; q++)
+        if (w->losers >> q & 1 && !w->procs[q].gone)
+            sim_fail(w, "the smaller part leaves", "process %d is still in", q);
     for (int k = 0; k < w->n_ledger; k++) {
         const ledger_t *l = &w->ledger[k];
         int first = -1;

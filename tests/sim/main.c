@@ -6,21 +6,22 @@
 #include <time.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define DEFAULT_SEEDS 750
+#define DEFAULT_SEEDS 400
 #else
-#define DEFAULT_SEEDS 10000
+#define DEFAULT_SEEDS 5000 /* of each of four kinds of groups */
 #endif
 
 static world_t world;
 static struct {
     uint64_t runs, failed, events, commits, aborts, restarts, forwards, views, joins, locals, narrow, takeovers,
-        restarted;
+        restarted, resumed, relayed;
 } sum;
 
 static const char *const plant_names[] = { "none",        "verdict", "early",     "old-data",     "old-done",
                                            "drop-view",   "cut",     "watermark", "no-link-news", "no-notes",
                                            "no-freeze",   "streams", "set-map",   "no-abort",     "on-install",
-                                           "no-proposal", "quorum",  "act-alone" };
+                                           "no-proposal", "quorum",  "act-alone", "no-resume",    "no-route",
+                                           "no-mend",     "blame",   "slow-death" };
 
 static const char *run(uint64_t seed, plant_t plant, int trace) {
     sim_init(&world, seed, plant, trace);
@@ -37,6 +38,8 @@ static const char *run(uint64_t seed, plant_t plant, int trace) {
     sum.narrow += world.narrow;
     sum.takeovers += world.takeovers;
     sum.restarted += world.restarted;
+    sum.resumed += world.resumed;
+    sum.relayed += world.relayed;
     sim_free(&world);
     return world.failed;
 }
@@ -54,7 +57,8 @@ static int try_plants(int trace) {
     int missed = 0;
     for (int p = PLANT_NONE + 1; p < PLANT_END; p++) {
         const char *bad = NULL;
-        uint64_t seed = p >= PLANT_ON_INSTALL ? SUCCESSION_SEEDS : 1, last = seed + 2000;
+        uint64_t seed = p >= PLANT_NO_RESUME ? PATH_SEEDS : p >= PLANT_ON_INSTALL ? SUCCESSION_SEEDS : 1;
+        uint64_t last = seed + 2000;
         while (seed < last && !(bad = run(seed, (plant_t)p, trace))) seed++;
         if (bad)
             printf("planted fault %-12s found at seed %llu: %s: %s\n", plant_names[p], (unsigned long long)seed, bad,
@@ -121,16 +125,18 @@ int main(int argc, char **argv) {
         bad = try_file("tests/sim/seeds.txt", &filed);
     }
     for (uint64_t s = first; s < first + seeds && (go_on || !bad); s++) bad += try_seed(s, trace);
-    for (uint64_t s = SUCCESSION_SEEDS; all && s < SUCCESSION_SEEDS + seeds && (go_on || !bad); s++)
-        bad += try_seed(s, trace);
+    const uint64_t more[] = { SUCCESSION_SEEDS, PATH_SEEDS, PATH_SUCCESSION_SEEDS };
+    for (int k = 0; all && k < 3; k++)
+        for (uint64_t s = more[k]; s < more[k] + seeds && (go_on || !bad); s++) bad += try_seed(s, trace);
     clock_gettime(CLOCK_MONOTONIC, &t1);
     printf("sim: %llu runs (%u of them filed seeds), %llu events, %llu successes, %llu errors, %llu restarts, %llu "
            "forwards, %llu view changes, %llu joins, %llu ended alone, %llu of pairs and sub-groups, %llu offices "
-           "opened by members, %llu restarted, %.1f s\n",
+           "opened by members, %llu restarted, %llu links resumed, %llu relayed, %.1f s\n",
            (unsigned long long)sum.runs, filed, (unsigned long long)sum.events, (unsigned long long)sum.commits,
            (unsigned long long)sum.aborts, (unsigned long long)sum.restarts, (unsigned long long)sum.forwards,
            (unsigned long long)sum.views, (unsigned long long)sum.joins, (unsigned long long)sum.locals,
            (unsigned long long)sum.narrow, (unsigned long long)sum.takeovers, (unsigned long long)sum.restarted,
+           (unsigned long long)sum.resumed, (unsigned long long)sum.relayed,
            (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) / 1e9);
     printf("%llu passed, %llu failed, 0 skipped\n",
            (unsigned long long)(sum.runs - sum.failed + (all ? PLANT_END - 1 - missed : 0)),

@@ -61,81 +61,7 @@ open_op_t *proc_op(proc_t *p, rg_op_key_t key) {
 
 static void op_drop(proc_t *p, open_op_t *o) { *o = p->ops[--p->n_ops]; }
 
-/* ---- Links ----------------------------------------------------------------------------------------------------- */
-
-static link_t *link_of(world_t *w, int a, int b) { return a < b ? &w->links[a][b] : &w->links[b][a]; }
-
-void link_try(world_t *w, int a, int b) {
-    link_t *l = link_of(w, a, b);
-    proc_t *pa = &w->procs[a], *pb = &w->procs[b];
-    if (l->up || !pa->alive || !pb->alive || !sim_reaches(w, a, b) || !sim_reaches(w, b, a) || !pa->linked[b] ||
-        !pb->linked[a] || pa->lid[b] != pb->id || pb->lid[a] != pa->id)
-        return;
-    l->up = 1;
-    pa->ltoken[b] = pb->ltoken[a] = ++l->token;
-    for (int k = 0; k < 2; k++) {
-        event_t *e = sim_push(w, w->now + sim_delay(w), EV_LINK_UP, k ? a : b);
-        e->peer = (int16_t)(k ? b : a);
-        e->token = l->token;
-    }
-}
-
-void link_break(world_t *w, int a, int b, int tell_a, int tell_b) {
-    link_t *l = link_of(w, a, b);
-    if (!l->up) return;
-    l->up = 0;
-    for (int k = 0; k < 2; k++) {
-        if (!(k ? tell_a : tell_b)) continue;
-        event_t *e = sim_push(w, w->now + sim_delay(w), EV_LINK_DOWN, k ? a : b);
-        e->peer = (int16_t)(k ? b : a);
-        e->token = l->token;
-    }
-}
-
-void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *text) {
-    proc_t *p = &w->procs[node];
-    if (!p->alive || !p->linked[peer] || p->ltoken[peer] != token) return;
-    p->linked[peer] = 0;
-    rg_member_event_t ev = { .type = RG_MEV_LINK_DOWN, .peer = p->lid[peer], .text = text };
-    proc_event(w, node, &ev);
-}
-
-static void connect_to(world_t *w, int node, const rg_core_member_t *m) {
-    int q = m->identity[0];
-    if (w->stale_id[m->id]) return;
-    w->slot_of_id[m->id] = (int16_t)(q + 1);
-    if (w->procs[node].linked[q] && w->procs[node].lid[q] != m->id) link_break(w, node, q, 0, 1);
-    w->procs[node].linked[q] = 1;
-    w->procs[node].lid[q] = m->id;
-    event_t *e = sim_push(w, w->now + sim_delay(w), EV_LINK_TRY, node);
-    e->peer = (int16_t)q;
-}
-
-static void disconnect_from(world_t *w, int node, uint64_t id) {
-    int q = proc_of(w, id);
-    if (q < 0 || w->procs[node].lid[q] != id) return;
-    w->procs[node].linked[q] = 0;
-    link_break(w, node, q, 0, 1);
-}
-
 /* ---- Data ------------------------------------------------------------------------------------------------------ */
-
-static event_t *data_send(world_t *w, int from, int to, data_type type) {
-    static event_t nowhere;
-    link_t *l = link_of(w, from, to);
-    memset(&nowhere, 0, sizeof nowhere);
-    if (!l->up || from == to) return &nowhere;
-    uint64_t at = w->now + sim_delay(w), *last = from < to ? &l->last_ab : &l->last_ba;
-    if (at < *last) at = *last;
-    *last = at;
-    event_t *e = sim_push(w, at, EV_DATA, to);
-    e->peer = (int16_t)from;
-    e->token = l->token;
-    e->data = (uint8_t)type;
-    e->epoch = w->procs[from].data_epoch;
-    e->note = w->procs[from].note;
-    return e;
-}
 
 static uint64_t sig_hash(const rg_op_sig_t *s) { return sim_hash(s->kind, s->count + s->rule_l, s->root); }
 
@@ -201,8 +127,7 @@ static void op_advance(world_t *w, int node, open_op_t *o) {
 
 void proc_data(world_t *w, const event_t *e) {
     proc_t *p = &w->procs[e->node];
-    link_t *l = link_of(w, e->node, e->peer);
-    if (!p->alive || p->over || !l->up || l->token != e->token) return;
+    if (!data_arrives(w, e)) return;
     if (e->note && w->plant != PLANT_NO_NOTES) {
         rg_member_event_t ev = { .type = RG_MEV_WATERMARK, .peer = w->procs[e->peer].id, .note = e->note };
         if (p->n_kept && planted(w, PLANT_WATERMARK, e->node)) ev.note += 1000000000000ull;
@@ -414,8 +339,8 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
     proc_t *p = &w->procs[node];
     switch (a->type) {
     case RG_MACT_SEND: conn_send(w, p->conn, 1, a->bytes, a->len); break;
-    case RG_MACT_CONNECT: connect_to(w, node, a->member); break;
-    case RG_MACT_DISCONNECT: disconnect_from(w, node, a->peer); break;
+    case RG_MACT_CONNECT: link_connect(w, node, a->member); break;
+    case RG_MACT_DISCONNECT: link_disconnect(w, node, a->peer); break;
     case RG_MACT_WELCOME:
         p->renamed |= p->id != 0; /* a member that never heard that it was one, and comes as another */
         w->stale_id[p->id] = p->id != 0;
@@ -441,6 +366,7 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
     case RG_MACT_NOTE: act_note(w, node, a); break;
     case RG_MACT_REFUSED:
     case RG_MACT_EXPELLED:
+        judge_expelled(w, node, a->status, a->text);
         p->over = p->gone = 1;
         for (int q = 0; q < w->n_procs; q++)
             if (q != node && p->linked[q]) link_break(w, node, q, 0, 1);
@@ -453,8 +379,8 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
         office_end(w, p->office, 0);
         p->office = -1;
         break;
-    case RG_MACT_ROUTE:
-    case RG_MACT_RELAY:
+    case RG_MACT_ROUTE: link_route(w, node, a->peer, a->via); break;
+    case RG_MACT_RELAY: link_relay(w, node, a->peer, a->via, (int)a->on); break;
     case RG_MACT_WAITING: break;
     }
 }

@@ -25,7 +25,11 @@
 #define MS 1000000ull
 #define US 1000ull
 #define NEVER UINT64_MAX
-#define SUCCESSION_SEEDS 1000000u /* from here on seeds are of groups whose coordinator can be succeeded */
+/* From here on seeds are of groups whose coordinator can be succeeded; and of groups whose links are resumed and
+ * relayed, without succession and with it. */
+#define SUCCESSION_SEEDS 1000000u
+#define PATH_SEEDS 2000000u
+#define PATH_SUCCESSION_SEEDS 3000000u
 
 typedef enum {
     EV_TICK,
@@ -41,8 +45,15 @@ typedef enum {
     EV_PROGRAM,
     EV_FAULT,
     EV_EXPIRE,
-    EV_START
+    EV_START,
+    EV_LINK_AGAIN,
+    EV_MEND,
+    EV_SPLIT,
+    EV_DEATH
 } ev_type;
+
+/* What a run is about: anything; only what must cost nobody its place; the data network in two parts; one death. */
+typedef enum { RUN_ANY, RUN_GENTLE, RUN_SPLIT, RUN_DEATH } run_kind;
 typedef enum { D_CONTRIB, D_DONE, D_NOTE, D_RESULT } data_type;
 
 /* Planted faults: each changes the simulated world (never the shipped code) in one way that a checker must see. */
@@ -65,6 +76,11 @@ typedef enum {
     PLANT_NO_PROPOSAL,
     PLANT_QUORUM,
     PLANT_ACT_ALONE,
+    PLANT_NO_RESUME,
+    PLANT_NO_ROUTE,
+    PLANT_NO_MEND,
+    PLANT_BLAME,
+    PLANT_SLOW_DEATH,
     PLANT_END
 } plant_t;
 
@@ -121,14 +137,20 @@ typedef struct proc {
     uint32_t n_rosters;
     inbox_t inbox[MAXK];
     uint32_t inbox_n;
-    uint8_t linked[MAXP]; /* wants a link to this process, or has one */
+    int8_t route[MAXP];                         /* who is to relay the link to this process, + 1 */
+    uint32_t relay[MAXP];                       /* for whom of these with whom it relays */
+    uint8_t again[MAXP], dead[MAXP], lup[MAXP]; /* a try to resume is planned; said to be dead; told to be up */
+    uint8_t linked[MAXP];                       /* wants a link to this process, or has one */
     uint64_t ltoken[MAXP],
         lid[MAXP]; /* token of the link, and the member id that it is for: a process may come again as another */
 } proc_t;
 
+/* A stream of bytes between two processes, and the connection, direct or through another one, that carries it. Without
+ * a reconnect time each connection is a stream of its own. */
 typedef struct link {
-    uint8_t up;
-    uint64_t token, last_ab, last_ba;
+    uint8_t up, owed; /* owed: ends that have not heard that it broke */
+    int8_t via;       /* process that relays it, + 1 */
+    uint64_t token, stream, id_a, id_b, last_ab, last_ba;
 } link_t;
 
 typedef struct outcome {
@@ -186,7 +208,14 @@ typedef struct world {
     size_t arena_n, arena_cap;
     office_t offices[MAXOFFICE];
     int n_offices, standalone; /* standalone: the one that is now; -1: none */
-    uint32_t cut[MAXP + 1];    /* places that what is sent from here does not reach */
+    run_kind kind;
+    uint64_t reconnect, struck_at, dead_at, path_fault_at,
+        control_fault_at;        /* struck_at: when the network fell in two, or somebody died */
+    uint32_t losers, quiet_dead; /* who must leave; whose host is gone, so that nothing answers */
+    event_t *held;               /* what waits for its stream to go on */
+    size_t held_n, held_cap;
+    uint64_t resumed, relayed, expelled;
+    uint32_t cut[MAXP + 1]; /* places that what is sent from here does not reach */
     int succession, comeback;
     seen_view_t seen[MAXVIEW];
     uint32_t n_seen;
@@ -233,6 +262,7 @@ int office_open(world_t *w, int host, uint64_t id);
 void office_end(world_t *w, int office, int quiet);
 void sim_cut(world_t *w, int from, int to); /* one way; what has been there breaks by and by */
 void sim_uncut(world_t *w);
+void sim_mend(world_t *w, int a, int b); /* both ways */
 int sim_reaches(const world_t *w, int from, int to);
 uint64_t sim_nonce(const proc_t *p);
 int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size);
@@ -240,14 +270,25 @@ int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size);
 /* plane.c: processes and their data plane */
 void proc_event(world_t *w, int node, rg_member_event_t *ev);
 void proc_data(world_t *w, const event_t *e);
-void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *text);
-void link_try(world_t *w, int a, int b);
-void link_break(world_t *w, int a, int b, int tell_a, int tell_b);
 int proc_of(world_t *w, uint64_t id);
 uint64_t proc_participants(world_t *w, const proc_t *p, rg_op_key_t key);
 open_op_t *proc_op(proc_t *p, rg_op_key_t key);
 int ledger_of(world_t *w, int node, rg_op_key_t key);
 int planted(world_t *w, plant_t p, int node);
+
+/* links.c */
+link_t *link_of(world_t *w, int a, int b);
+void proc_link_up(world_t *w, const event_t *e);
+void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *text);
+void link_try(world_t *w, int a, int b);
+void link_again(world_t *w, int node, int peer);
+void link_break(world_t *w, int a, int b, int tell_a, int tell_b);
+void link_connect(world_t *w, int node, const rg_core_member_t *m);
+void link_disconnect(world_t *w, int node, uint64_t id);
+void link_route(world_t *w, int node, uint64_t id, uint64_t via);
+void link_relay(world_t *w, int node, uint64_t a, uint64_t b, int on);
+event_t *data_send(world_t *w, int from, int to, data_type type);
+int data_arrives(world_t *w, const event_t *e); /* 0: not now, or never */
 
 /* program.c */
 void proc_program(world_t *w, int node);
@@ -262,12 +303,15 @@ void judge_outcome(world_t *w, int node, int ki, outcome_t o, int fetched, uint6
 void judge_step(world_t *w, int node);
 void judge_view(world_t *w, int node);
 const rg_coord_t *judge_office(world_t *w, uint64_t nonce);
+void judge_expelled(world_t *w, int node, rg_status_t status, const char *text);
 int judge_idle(world_t *w, const char **why, int *who); /* 1: everything that was asked for has ended */
 void judge_end(world_t *w);
 
 /* fault.c */
 void fault_plan(world_t *w);
 void fault_strike(world_t *w);
+void fault_kind(world_t *w);
+void fault_event(world_t *w, int type);
 void fault_crash(world_t *w, int node, int quiet);
 
 #endif

@@ -104,7 +104,8 @@ static const char *msg_name(const uint8_t *b, size_t len) {
                                          "WAITING",  "PEERS",  "READY",     "PREPARE",       "PROMISE",
                                          "FREEZE",   "REPORT", "NACK",      "INSTALL",       "ACCEPT",
                                          "ACTIVATE", "EXPEL",  "HEARTBEAT", "HEARTBEAT_ACK", "LINK",
-                                         "ABORT_OP", "LEAVE",  "PROBE",     "VIEW",          "PROPOSAL" };
+                                         "ABORT_OP", "LEAVE",  "PROBE",     "VIEW",          "PROPOSAL",
+                                         "ROUTE" };
     return len >= 8 && b[6] < RG_MSG_END ? names[b[6]] : "?";
 }
 
@@ -163,6 +164,15 @@ static void mangle_report(world_t *w, uint8_t *b, size_t len) {
     }
 }
 
+/* In a network that fell in two, members of the larger part accuse their own first one. 1: the message is lost. */
+static int blame(world_t *w, int node, uint8_t *b) {
+    if (w->kind != RUN_SPLIT || w->now < w->struck_at || w->losers >> node & 1) return 0;
+    int first = 0;
+    while (w->losers >> first & 1) first++;
+    memcpy(b + RG_WIRE_HEADER, &w->procs[first].id, 8);
+    return first == node;
+}
+
 /* Planted faults that live on the way between coordinator and member. 1: the message is lost. */
 static int mangle(world_t *w, int node, int to_coord, uint8_t *b, size_t len) {
     if (to_coord && msg_is(b, len, RG_MSG_REPORT)) mangle_report(w, b, len);
@@ -173,7 +183,10 @@ static int mangle(world_t *w, int node, int to_coord, uint8_t *b, size_t len) {
         w->cut_short = 16;
         return 0;
     }
-    if (to_coord) return msg_is(b, len, RG_MSG_LINK) && w->plant == PLANT_NO_LINK_NEWS;
+    if (w->plant == PLANT_NO_ROUTE && msg_is(b, len, RG_MSG_ROUTE)) return 1;
+    if (w->plant == PLANT_BLAME && msg_is(b, len, RG_MSG_LINK)) return blame(w, node, b);
+    if (to_coord)
+        return msg_is(b, len, RG_MSG_LINK) && (w->plant == PLANT_NO_LINK_NEWS || w->plant == PLANT_SLOW_DEATH);
     if (msg_is(b, len, RG_MSG_HEARTBEAT_ACK) && w->plant == PLANT_NO_NOTES && len >= 24) memset(b + 16, 0, 8);
     if (msg_is(b, len, RG_MSG_FREEZE) &&
         w->plant == PLANT_NO_FREEZE) { /* never reaches this one, however often it is said */
@@ -222,7 +235,15 @@ int sim_reaches(const world_t *w, int from, int to) { return from == to || !(w->
 void sim_cut(world_t *w, int from, int to) {
     if (from == to) return;
     w->cut[from] |= 1u << to;
-    if (from < w->n_procs && to < w->n_procs) link_break(w, from, to, 1, 1);
+    if (from >= w->n_procs || to >= w->n_procs) return;
+    if (!w->reconnect) link_break(w, from, to, 1, 1);
+    else if (!link_of(w, from, to)->via) link_break(w, from, to, 0, 0); /* they find out by the silence */
+}
+
+void sim_mend(world_t *w, int a, int b) {
+    sim_trace(w, "places %d and %d reach each other again", a, b);
+    w->cut[a] &= ~(1u << b);
+    w->cut[b] &= ~(1u << a);
 }
 
 /* What was being dialled is dialled again. */
@@ -230,7 +251,8 @@ void sim_uncut(world_t *w) {
     memset(w->cut, 0, sizeof w->cut);
     for (int a = 0; w->succession && a < w->n_procs; a++)
         for (int b = 0; b < a; b++)
-            if (w->procs[a].linked[b]) sim_push(w, w->now + sim_delay(w), EV_LINK_TRY, a)->peer = (int16_t)b;
+            if (w->procs[a].linked[b] && !w->reconnect)
+                sim_push(w, w->now + sim_delay(w), EV_LINK_TRY, a)->peer = (int16_t)b;
 }
 
 /* Where there is no standalone coordinator, a newcomer knows others by a list of addresses. */
@@ -307,6 +329,7 @@ int office_open(world_t *w, int host, uint64_t id) {
                              .id = id,
                              .mode = w->succession ? RG_MODE_SUCCESSION : RG_MODE_AUTHORITY,
                              .hosted = host >= 0,
+                             .reconnect_ns = w->reconnect,
                              .found_at_ns = w->n_offices > 1 ? w->now + 6 * w->heartbeat : 0,
                              .first_id = host < 0 ? 1500u * (uint64_t)(k % 40) : 0 };
     memcpy(cp.group, "sim", 4);
@@ -405,9 +428,11 @@ int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size) {
 
 void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     uint8_t *arena = w->arena;
-    event_t *heap = w->heap;
-    size_t cap = w->heap_cap;
+    event_t *heap = w->heap, *held = w->held;
+    size_t cap = w->heap_cap, held_cap = w->held_cap;
     memset(w, 0, sizeof *w);
+    w->held = held;
+    w->held_cap = held_cap;
     w->arena = arena;
     w->heap = heap;
     w->heap_cap = cap;
@@ -420,7 +445,7 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->procs = calloc(MAXP, sizeof *w->procs);
     w->ledger = calloc(MAXK, sizeof *w->ledger);
     w->standalone = -1;
-    w->succession = seed >= SUCCESSION_SEEDS;
+    w->succession = (seed >= SUCCESSION_SEEDS && seed < PATH_SEEDS) || seed >= PATH_SUCCESSION_SEEDS;
     w->heartbeat = (20 + sim_below(w, 40)) * MS;
     w->jitter_us = sim_below(w, 3) ? 100 + (uint32_t)sim_below(w, 900) : 3000;
     w->gap_us = 500 + (uint32_t)sim_below(w, 2000);
@@ -432,6 +457,7 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->min_size = sim_below(w, 4) ? w->initial : 1;
     w->phase2_at = (150 + sim_below(w, 150)) * MS;
     w->comeback = (int)(sim_hash(seed, 6, 6) % 2);
+    if (seed >= PATH_SEEDS) fault_kind(w);
     if (!w->arena || !w->procs || !w->ledger) abort();
     office_open(w, -1, w->succession ? RG_OFFICE_STANDALONE | 1u << 16 : 1);
     for (uint32_t i = 0; i < w->initial; i++) sim_start_proc(w, sim_below(w, 5 * MS), w->min_size);
@@ -487,22 +513,17 @@ static void control(world_t *w, const event_t *e) {
 }
 
 static void dispatch(world_t *w, const event_t *e) {
-    rg_member_event_t ev = { 0 };
     switch (e->type) {
     case EV_TICK: tick(w, e->node, e->at); break;
     case EV_DIAL: dialed(w, e->node, e->token); break;
     case EV_START: proc_dial(w, e->node, 0); break;
     case EV_LINK_TRY: link_try(w, e->node, e->peer); break;
     case EV_LINK_DOWN: proc_link_down(w, e->node, e->peer, e->token, "connection reset"); break;
-    case EV_LINK_UP: {
-        proc_t *p = &w->procs[e->node];
-        sim_trace(w, "process %d: link to %d is up", e->node, e->peer);
-        if (!p->alive || !p->linked[e->peer] || p->ltoken[e->peer] != e->token) break;
-        ev.type = RG_MEV_LINK_UP;
-        ev.peer = p->lid[e->peer];
-        proc_event(w, e->node, &ev);
-        break;
-    }
+    case EV_LINK_UP: proc_link_up(w, e); break;
+    case EV_LINK_AGAIN: link_again(w, e->node, e->peer); break;
+    case EV_MEND: sim_mend(w, e->node, e->peer); break;
+    case EV_SPLIT:
+    case EV_DEATH: fault_event(w, e->type); break;
     case EV_DATA: proc_data(w, e); break;
     case EV_PROGRAM:
         w->procs[e->node].program_set = 0;
@@ -547,7 +568,9 @@ static void heal(world_t *w) {
 
 /* Until when whoever the event is for is stopped. A coordinator stops with the process that hosts it. */
 static uint64_t pause_of(const world_t *w, const event_t *e) {
-    if (e->type == EV_FAULT || e->type == EV_LINK_TRY) return 0;
+    if (e->type == EV_FAULT || e->type == EV_LINK_TRY || e->type == EV_MEND || e->type == EV_SPLIT ||
+        e->type == EV_DEATH)
+        return 0;
     if (e->node >= 0 && e->type != EV_TO_COORD && e->type != EV_COORD_CLOSED) return w->procs[e->node].paused_until;
     const office_t *o = &w->offices[e->node < 0 ? -1 - e->node : w->conns[e->conn].office];
     return o->host < 0 ? o->paused : w->procs[o->host].paused_until;
@@ -555,7 +578,7 @@ static uint64_t pause_of(const world_t *w, const event_t *e) {
 
 /* Phase 1: safety under faults. Phase 2: no more faults, and within a bound everything must have ended. */
 void sim_run(world_t *w) {
-    uint64_t bound = w->phase2_at + (w->succession ? 200 : 60) * w->heartbeat + 4000 * MS, look = 0;
+    uint64_t bound = w->phase2_at + (w->succession ? 200 : 60) * w->heartbeat + 8 * w->reconnect + 4000 * MS, look = 0;
     const char *why = NULL;
     int who = 0;
     while (!w->failed && w->heap_n) {

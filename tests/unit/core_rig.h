@@ -21,7 +21,8 @@ typedef struct rig_note {
     rg_op_key_t key;
     rg_status_t status;
     uint64_t peer, gen, computed;
-    uint32_t keep;
+    uint32_t keep, on;
+    uint64_t via;
     char text[RG_CORE_TEXT_MAX];
 } rig_note_t;
 
@@ -35,7 +36,7 @@ typedef struct rig_msg {
 typedef struct rig {
     rg_coord_t *coord;
     rg_member_t *m[RIG_MAX];
-    uint64_t conn[RIG_MAX], conns, now;
+    uint64_t conn[RIG_MAX], conns, now, reconnect;
     uint8_t wants[RIG_MAX][RIG_MAX], up[RIG_MAX][RIG_MAX], cut[RIG_MAX]; /* cut: its messages are lost both ways */
     rig_note_t note[RIG_MAX][RIG_NOTES];
     uint32_t notes[RIG_MAX];
@@ -75,7 +76,7 @@ static inline rg_status_t rig_step(rig_t *r, int i, rg_member_event_t ev) {
         }
         rig_note_t *n = &r->note[i][r->notes[i]++];
         cr_assert(r->notes[i] < RIG_NOTES);
-        *n = (rig_note_t){ a.type, a.key, a.status, a.peer, a.gen, a.computed, a.keep, "" };
+        *n = (rig_note_t){ a.type, a.key, a.status, a.peer, a.gen, a.computed, a.keep, a.on, a.via, "" };
         strncpy(n->text, a.text, sizeof n->text - 1);
         if (a.type == RG_MACT_CONNECT) r->wants[i][a.member->identity[0]] = 1;
         if (a.type == RG_MACT_DISCONNECT)
@@ -133,6 +134,7 @@ static inline void rig_office(rig_t *r, uint32_t max, uint64_t id) {
     free(r->coord);
     r->coord = calloc(1, rg_coord_size(max));
     rg_coord_params_t p = { .max_members = max, .heartbeat_ns = RIG_HEARTBEAT, .id = id ? id : 1 };
+    p.reconnect_ns = r->reconnect;
     p.mode = id ? RG_MODE_SUCCESSION : RG_MODE_AUTHORITY;
     p.hosted = id && id < RG_OFFICE_STANDALONE;
     memcpy(p.group, "default", 8);
@@ -168,12 +170,16 @@ static inline void rig_join(rig_t *r, int i, rg_member_params_t p) {
     rig_connect(r, i);
 }
 
-/* n members in one first view, ranks 0 to n - 1. */
-static inline void rig_group(rig_t *r, int n) {
-    rig_start(r, RIG_MAX);
+static inline void rig_fill(rig_t *r, int n) {
     for (int i = 0; i < n; i++) rig_join(r, i, rig_params(i, (uint32_t)n));
     for (int i = 0; i < n; i++) cr_assert(rg_member_view(r->m[i]) != NULL, "member %d is not in", i);
     for (int i = 0; i < n; i++) r->notes[i] = 0;
+}
+
+/* n members in one first view, ranks 0 to n - 1. */
+static inline void rig_group(rig_t *r, int n) {
+    rig_start(r, RIG_MAX);
+    rig_fill(r, n);
 }
 
 static inline void rig_kill(rig_t *r, int i) {
