@@ -59,6 +59,7 @@ void fault_crash(world_t *w, int node, int quiet) {
     p->conn = 0;
     if (p->office >= 0) office_end(w, p->office, quiet);
     p->office = -1;
+    if (node == w->embedded && !w->standalone) office_end(w, 0, quiet);
     for (int i = 0; i < w->n_procs; i++)
         if (i != node) link_break(w, node, i, 0, !quiet);
 }

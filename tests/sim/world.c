@@ -332,6 +332,10 @@ int office_open(world_t *w, int host, uint64_t id) {
                              .reconnect_ns = w->reconnect,
                              .found_at_ns = w->n_offices > 1 ? w->now + 6 * w->heartbeat : 0,
                              .first_id = host < 0 ? 1500u * (uint64_t)(k % 40) : 0 };
+    if (host < 0 && !k && w->embedded >= 0) {
+        cp.host = 1;
+        cp.pid = 1000u + (uint32_t)w->embedded;
+    }
     memcpy(cp.group, "sim", 4);
     for (int i = 0; i < 16; i++) cp.nonce[i] = (uint8_t)sim_hash(w->seed, (uint64_t)k, 100u + (uint64_t)i);
     o->core = calloc(1, rg_coord_size(MAXP));
@@ -444,7 +448,7 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->trace = trace;
     w->procs = calloc(MAXP, sizeof *w->procs);
     w->ledger = calloc(MAXK, sizeof *w->ledger);
-    w->standalone = -1;
+    w->standalone = w->embedded = -1;
     w->succession = (seed >= SUCCESSION_SEEDS && seed < PATH_SEEDS) || seed >= PATH_SUCCESSION_SEEDS;
     w->heartbeat = (20 + sim_below(w, 40)) * MS;
     w->jitter_us = sim_below(w, 3) ? 100 + (uint32_t)sim_below(w, 900) : 3000;
@@ -458,6 +462,7 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->phase2_at = (150 + sim_below(w, 150)) * MS;
     w->comeback = (int)(sim_hash(seed, 6, 6) % 2);
     if (seed >= PATH_SEEDS) fault_kind(w);
+    if (seed >= PATH_SUCCESSION_SEEDS && w->kind == RUN_ANY && sim_hash(seed, 9, 9) % 3 == 0) w->embedded = 0;
     if (!w->arena || !w->procs || !w->ledger) abort();
     office_open(w, -1, w->succession ? RG_OFFICE_STANDALONE | 1u << 16 : 1);
     for (uint32_t i = 0; i < w->initial; i++) sim_start_proc(w, sim_below(w, 5 * MS), w->min_size);
@@ -573,6 +578,7 @@ static uint64_t pause_of(const world_t *w, const event_t *e) {
         return 0;
     if (e->node >= 0 && e->type != EV_TO_COORD && e->type != EV_COORD_CLOSED) return w->procs[e->node].paused_until;
     const office_t *o = &w->offices[e->node < 0 ? -1 - e->node : w->conns[e->conn].office];
+    if (o == w->offices && w->embedded >= 0) return w->procs[w->embedded].paused_until;
     return o->host < 0 ? o->paused : w->procs[o->host].paused_until;
 }
 
