@@ -129,6 +129,8 @@ const char *rg_coord_check(const rg_coord_t *c) {
     if (!c->acting && !rg_coord_succeeds(c)) return "coordinator: an authority that does not act";
     if (!c->acting && (c->round != RG_ROUND_NONE || c->growth != RG_GROW_NONE))
         return "coordinator: acts without a quorum";
+    if (c->vacant_at != UINT64_MAX && c->acting && c->round == RG_ROUND_NONE)
+        return "coordinator: waits to forget a group that it serves";
     if (c->round == RG_ROUND_INSTALL && !c->prop_len) return "coordinator: asks for votes on nothing";
     if (c->n_requests && c->round == RG_ROUND_NONE) return "coordinator: requests without a round";
     if (c->reports_len > c->reports_cap) return "coordinator: more reports than there is room for";

@@ -140,6 +140,7 @@ struct rg_coord {
     /* Succession (coord_claim.c). */
     int acting;              /* this coordinator serves: it has founded the group, or a quorum of the view is with it */
     int owed;                /* members have promised another coordinator to wait for a view */
+    int lost_data;           /* a link between members has lost something: all must begin anew (L9) */
     int froze;               /* members may be fenced at the present view */
     int renewed;             /* the term is above all that members had promised when they came */
     int installed;           /* prop has been sent out as a proposal of this coordinator */

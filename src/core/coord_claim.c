@@ -46,6 +46,7 @@ static void fall_silent(rg_coord_t *c) {
     c->round = RG_ROUND_NONE;
     c->growth = RG_GROW_NONE;
     c->n_requests = 0;
+    c->lost_data = 0;
     for (uint32_t i = 0; i < c->population; i++) {
         rg_seat_t *s = &c->seats[c->roster[i]];
         s->batch = s->promised = s->reported = s->accepted = 0;
@@ -57,7 +58,7 @@ static void fall_silent(rg_coord_t *c) {
 static void take_office(rg_coord_t *c) {
     int wait = c->froze;
     c->acting = 1;
-    c->lack_at = NEVER;
+    c->lack_at = c->vacant_at = NEVER;
     if (rg_term_cmp(c->seen, c->term) > 0 || !c->renewed) c->term = c->seen = (rg_term_t){ c->seen.count + 1, c->p.id };
     c->renewed = 1;
     for (uint32_t i = 0; i < c->n; i++) {
@@ -133,6 +134,7 @@ void rg_claim_forget_group(rg_coord_t *c) {
     c->acting = 1;
     c->n_requests = c->n_complaints = 0;
     c->turned_away_at = 0;
+    c->lost_data = 0;
     c->lack_at = c->vacant_at = c->retransmit_at = NEVER;
     c->grow_dirty = c->waiting_dirty = 1;
     /* Who has forgotten what it voted for must not vote again: what comes back of the old group meets another owner of
@@ -202,6 +204,8 @@ static int records_whole(const rg_coord_t *c, rg_r_t *r, uint32_t n) {
 }
 
 static void adopt(rg_coord_t *c, const rg_msg_rebind_t *b, const rg_view_head_t *v, rg_r_t records, rg_r_t last) {
+    /* Members that were asked to stop at the view before stay stopped over a JOIN view. */
+    int froze = c->froze && v->kind == RG_VIEW_JOIN;
     if (!c->have_view) memcpy(c->p.nonce, b->nonce, 16);
     for (uint32_t i = 0; i < c->n; i++) c->seats[c->rank_seat[i]].base = 0;
     if (!seats_for(c, records, v->n)) {
@@ -220,7 +224,8 @@ static void adopt(rg_coord_t *c, const rg_msg_rebind_t *b, const rg_view_head_t 
     memcpy(c->activate, last.p, last.len);
     c->activate_len = last.len;
     c->prop_len = 0;
-    c->installed = c->froze = c->owed = 0;
+    c->installed = c->owed = 0;
+    c->froze = froze;
     c->n_gone = c->n_complaints = 0;
     c->complaint_at = NEVER;
     fall_silent(c);

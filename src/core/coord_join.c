@@ -503,7 +503,9 @@ static int all_told(rg_coord_t *c) {
         if (i == c->n) return 1;
         if (!pass) rg_coord_flush_peers(c);
     }
-    c->grow_at = c->now;
+    int away = 0; /* told when it is back, or lost: then a round comes first */
+    for (uint32_t i = 0; i < c->n; i++) away |= !c->seats[c->rank_seat[i]].conn;
+    c->grow_at = c->now + (away ? c->p.heartbeat_ns / 16 : 0);
     return 0;
 }
 

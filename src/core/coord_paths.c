@@ -425,6 +425,9 @@ void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
         else if (x && x->via && x->via == via) route_broke(c, x);
         return;
     }
+    /* L9. What a round that goes on already decides on the present data epoch is enough. */
+    if (bits & RG_LINK_LOST && c->have_view && c->round != RG_ROUND_COLLECT) c->lost_data = 1;
+    if (c->lost_data && c->round == RG_ROUND_NONE) rg_coord_collect(c);
     if (up) link_up(c, x, s->m.id, peer, via);
     else link_down(c, x, s, other, via, (bits & RG_LINK_IS_DEAD) != 0, text);
 }

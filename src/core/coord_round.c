@@ -253,7 +253,7 @@ static int adopt_ranks(rg_coord_t *c) {
 
 void rg_coord_choose(rg_coord_t *c) {
     uint32_t old = c->n;
-    int frozen = c->froze && c->next.kind == RG_VIEW_JOIN; /* they go on only after a RECOVERY */
+    int frozen = (c->froze || c->lost_data) && c->next.kind == RG_VIEW_JOIN; /* they go on only after a RECOVERY */
     char change[768];
     rg_text_t t = rg_text_begin(change, sizeof change);
     if (c->next.kind == RG_VIEW_RECOVERY) lost_text(c, &t);
@@ -272,7 +272,7 @@ void rg_coord_choose(rg_coord_t *c) {
     c->view_term = c->next.term;
     c->kind = c->next.kind;
     c->n = c->next.n;
-    c->installed = c->froze = c->owed = 0;
+    c->installed = c->froze = c->owed = c->lost_data = 0;
     c->lack_at = NEVER;
     int suspects = adopt_ranks(c);
     for (uint32_t i = c->population; i-- > 0;)
@@ -537,7 +537,8 @@ static void lost_text(const rg_coord_t *c, rg_text_t *t) {
         rg_text_u64(t, lost - 3);
         rg_text_str(t, " more");
     }
-    if (!lost) rg_text_str(t, "nobody lost, an operation was ended");
+    if (!lost && c->lost_data) rg_text_str(t, "nobody lost, a link between two had to begin anew");
+    else if (!lost) rg_text_str(t, "nobody lost, an operation was ended");
     rg_text_str(t, "; decided in ");
     rg_text_time(t, c->now - c->round_ns);
 }

@@ -95,8 +95,9 @@ typedef enum rg_mev {
     RG_MEV_CONTROL_UP,   /* connected to the coordinator */
     RG_MEV_CONTROL_DOWN, /* connection to the coordinator lost or refused */
     RG_MEV_MESSAGE,      /* from the coordinator: bytes, len */
-    RG_MEV_LINK_UP,      /* data link to member `peer` is there; via: the member that relays it, 0: it is direct. After
-                            a LINK_DOWN in the same data epoch: it goes on with no byte lost or doubled */
+    RG_MEV_LINK_UP,      /* data link to member `peer` is there; via: the member that relays it, 0: it is direct. It
+                            goes on with no byte lost or doubled; fresh 1: it could not, because the other end or this
+                            one had forgotten it, or keeps less than is missing: then a round makes all begin anew */
     RG_MEV_LINK_DOWN,    /* data link to member `peer`, or the relayed one that took its place, broke; text; dead: there
                             is evidence that the peer itself is gone (its process ended, its port refuses), not only
                             the path. Said as soon as it breaks, and again when such evidence comes later. The caller
@@ -129,6 +130,7 @@ typedef struct rg_member_event {
     rg_status_t status;
     const char *text;
     uint64_t via;                                    /* LINK_UP */
+    uint32_t fresh;                                  /* LINK_UP */
     uint32_t dead;                                   /* LINK_DOWN */
     uint64_t bytes_sent, bytes_received, operations; /* any event: counters for the next heartbeat */
     uint8_t net[RG_CORE_NET]; /* RG_MEV_NET: for the next message to the coordinator; they hold from the next view on */

@@ -50,7 +50,7 @@ typedef struct rg_peer {
     uint64_t redial_ns;    /* 0: not planned */
     int32_t rank;          /* in the view; -1: candidate */
     uint64_t via, down_ns; /* who relays the link, or did when it broke; when it broke */
-    uint8_t used, link, dial, complained, dead, was_up;
+    uint8_t used, link, dial, complained, dead, was_up, lost;
     char text[96]; /* why the link is down */
 } rg_peer_t;
 
@@ -247,6 +247,7 @@ int rg_links_add(rg_member_t *m, const rg_core_member_t *rec); /* 0: there is no
 void rg_links_event(rg_member_t *m, const rg_member_event_t *ev);
 void rg_links_redial(rg_member_t *m);
 void rg_links_complain_again(rg_member_t *m);
+void rg_links_begin_anew(rg_member_t *m);
 void rg_links_route(rg_member_t *m, rg_r_t *r);
 void rg_links_forget_all(rg_member_t *m);
 void rg_peer_forget(rg_member_t *m, rg_peer_t *p);

@@ -171,7 +171,8 @@ static void send_link(rg_member_t *m, const rg_peer_t *p) {
     rg_w_t w = rg_member_begin(m);
     rg_w_header(&w, RG_MSG_LINK);
     rg_w_u64(&w, p->m.id);
-    rg_w_u8(&w, (uint8_t)((p->link == RG_LINK_UP ? RG_LINK_IS_UP : 0) | (p->dead ? RG_LINK_IS_DEAD : 0)));
+    rg_w_u8(&w, (uint8_t)((p->link == RG_LINK_UP ? RG_LINK_IS_UP : 0) | (p->dead ? RG_LINK_IS_DEAD : 0) |
+                          (p->lost ? RG_LINK_LOST : 0)));
     rg_w_u64(&w, p->via);
     rg_w_text(&w, p->text, sizeof p->text);
     rg_member_send(m, &w);
@@ -184,7 +185,9 @@ void rg_links_event(rg_member_t *m, const rg_member_event_t *ev) {
     if (!p || m->phase == RG_PH_OVER) return;
     int candidate = p->rank < 0 || m->phase != RG_PH_MEMBER;
     if (ev->type == RG_MEV_LINK_UP) {
-        int tell = p->complained || p->via != ev->via;
+        /* L9. Between members of a view there may have been something on it. */
+        if (ev->fresh && p->rank >= 0 && m->phase == RG_PH_MEMBER) p->lost = 1;
+        int tell = p->complained || p->lost || p->via != ev->via;
         p->link = RG_LINK_UP;
         p->was_up = 1;
         p->redial_ns = 0;
@@ -231,10 +234,15 @@ void rg_links_complain_again(rg_member_t *m) {
     for (uint32_t i = 0; i < m->view.n; i++) {
         if (i == m->self_rank) continue;
         rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
-        if (!p || (p->link != RG_LINK_DOWN && !p->via)) continue;
+        if (!p || (p->link != RG_LINK_DOWN && !p->via && !p->lost)) continue;
         if (p->link == RG_LINK_DOWN) p->complained = 1;
         send_link(m, p);
     }
+}
+
+/* L9. A new data epoch begins with new streams. */
+void rg_links_begin_anew(rg_member_t *m) {
+    for (uint32_t i = 0; i < m->peers_high; i++) m->peers[i].lost = 0;
 }
 
 /* L5, L6. What is not known here any more has no need of a route. */

@@ -687,6 +687,7 @@ static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t
     } else {
         rg_member_act(m, RG_MACT_VIEW)->gen = m->gen;
     }
+    if (recovery) rg_links_begin_anew(m);
     if (recovery) carry_out_all(m, decisions, old_n);
     if (m->told) return;
     if (!m->fenced) rg_ops_release(m); /* those who are gone were perhaps the last who had not finished something */

@@ -88,6 +88,7 @@ typedef struct rg_msg_join {
 } rg_msg_join_t;
 
 #define RG_LINK_IS_UP 1u   /* bits of a LINK */
+#define RG_LINK_LOST 4u    /* something that was on its way between the two did not come, and will not */
 #define RG_LINK_IS_DEAD 2u /* there is evidence that the other side's process is gone */
 
 #define RG_WAITS_FENCED 1u  /* for a round */

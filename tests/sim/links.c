@@ -46,6 +46,7 @@ static void stream_goes_on(world_t *w, link_t *l, int a, int b) {
 static void link_is_up(world_t *w, link_t *l, int a, int b, int via) {
     const proc_t *pa = &w->procs[a < b ? a : b], *pb = &w->procs[a < b ? b : a];
     int resumed = w->reconnect && l->stream && l->id_a == pa->id && l->id_b == pb->id;
+    if (resumed && !l->up && sim_below(w, 16) == 0) resumed = 0; /* more is missing than was kept */
     l->up = 1;
     l->via = (int8_t)(via + 1);
     l->owed = 0;
@@ -63,6 +64,9 @@ static void link_is_up(world_t *w, link_t *l, int a, int b, int via) {
         e->peer = (int16_t)(k ? b : a);
         e->token = l->token;
         e->ki = (int16_t)via;
+        uint64_t *known = &w->procs[k ? a : b].lstream[k ? b : a];
+        e->epoch_ok = *known && *known != l->stream && w->plant != PLANT_NOT_FRESH;
+        *known = l->stream;
     }
 }
 
@@ -114,7 +118,11 @@ void link_connect(world_t *w, int node, const rg_core_member_t *m) {
     proc_t *p = &w->procs[node];
     if (w->stale_id[m->id]) return;
     w->slot_of_id[m->id] = (int16_t)(q + 1);
-    if (p->linked[q] && p->lid[q] != m->id) link_break(w, node, q, 0, 1);
+    if (p->linked[q] && p->lid[q] != m->id) {
+        p->lother[q] = p->lid[q];
+        link_break(w, node, q, 0, 1);
+    }
+    if (p->lid[q] != m->id) p->lstream[q] = 0;
     p->linked[q] = 1;
     p->lid[q] = m->id;
     p->dead[q] = 0;
@@ -157,12 +165,20 @@ void link_break(world_t *w, int a, int b, int tell_a, int tell_b) {
 void link_disconnect(world_t *w, int node, uint64_t id) {
     int q = proc_of(w, id);
     proc_t *p = &w->procs[node];
+    if (q >= 0 && p->lother[q] == id) p->lother[q] = 0;
     if (q < 0 || p->lid[q] != id) return;
     p->linked[q] = p->lup[q] = p->dead[q] = 0;
+    p->lstream[q] = 0;
     p->route[q] = 0;
     for (int i = 0; i < w->n_procs; i++) link_relay(w, node, id, w->procs[i].id, 0);
     link_break(w, node, q, 0, 1);
     link_of(w, node, q)->stream = 0;
+    if (!p->lother[q]) return;
+    p->lid[q] = p->lother[q]; /* the one that it is now, of whom this process heard first */
+    p->lother[q] = 0;
+    p->linked[q] = 1;
+    sim_push(w, w->now + sim_delay(w), EV_LINK_TRY, node)->peer = (int16_t)q;
+    if (w->reconnect) plan_again(w, node, q, w->heartbeat / 4);
 }
 
 /* ---- Routes ---------------------------------------------------------------------------------------------------- */
@@ -201,6 +217,8 @@ void proc_link_up(world_t *w, const event_t *e) {
     p->lup[e->peer] = 1;
     p->dead[e->peer] = 0;
     rg_member_event_t ev = { .type = RG_MEV_LINK_UP, .peer = p->lid[e->peer] };
+    ev.fresh = e->epoch_ok;
+    w->begun_anew += e->epoch_ok;
     if (e->ki >= 0) ev.via = w->procs[e->ki].id;
     if (e->ki >= 0) plan_again(w, e->node, e->peer, w->heartbeat / 2);
     proc_event(w, e->node, &ev);

@@ -17,11 +17,11 @@ static struct {
         restarted, resumed, relayed;
 } sum;
 
-static const char *const plant_names[] = { "none",        "verdict", "early",     "old-data",     "old-done",
-                                           "drop-view",   "cut",     "watermark", "no-link-news", "no-notes",
-                                           "no-freeze",   "streams", "set-map",   "no-abort",     "on-install",
-                                           "no-proposal", "quorum",  "act-alone", "no-resume",    "no-route",
-                                           "no-mend",     "blame",   "slow-death" };
+static const char *const plant_names[] = { "none",        "verdict", "early",      "old-data",     "old-done",
+                                           "drop-view",   "cut",     "watermark",  "no-link-news", "no-notes",
+                                           "no-freeze",   "streams", "set-map",    "no-abort",     "on-install",
+                                           "no-proposal", "quorum",  "act-alone",  "no-resume",    "no-route",
+                                           "no-mend",     "blame",   "slow-death", "not-fresh" };
 
 static const char *run(uint64_t seed, plant_t plant, int trace) {
     sim_init(&world, seed, plant, trace);

@@ -81,6 +81,7 @@ typedef enum {
     PLANT_NO_MEND,
     PLANT_BLAME,
     PLANT_SLOW_DEATH,
+    PLANT_NOT_FRESH,
     PLANT_END
 } plant_t;
 
@@ -141,8 +142,9 @@ typedef struct proc {
     uint32_t relay[MAXP];                       /* for whom of these with whom it relays */
     uint8_t again[MAXP], dead[MAXP], lup[MAXP]; /* a try to resume is planned; said to be dead; told to be up */
     uint8_t linked[MAXP];                       /* wants a link to this process, or has one */
-    uint64_t ltoken[MAXP],
-        lid[MAXP]; /* token of the link, and the member id that it is for: a process may come again as another */
+    uint64_t ltoken[MAXP], lstream[MAXP],
+        lother[MAXP], /* the stream as this process knows it; another id of the same, wanted too */
+        lid[MAXP];    /* token of the link, and the member id that it is for: a process may come again as another */
 } proc_t;
 
 /* A stream of bytes between two processes, and the connection, direct or through another one, that carries it. Without
@@ -214,7 +216,7 @@ typedef struct world {
     uint32_t losers, quiet_dead; /* who must leave; whose host is gone, so that nothing answers */
     event_t *held;               /* what waits for its stream to go on */
     size_t held_n, held_cap;
-    uint64_t resumed, relayed, expelled;
+    uint64_t resumed, relayed, expelled, begun_anew;
     uint32_t cut[MAXP + 1]; /* places that what is sent from here does not reach */
     int succession, comeback;
     int embedded; /* the process in which the first coordinator runs, whose fate it shares; -1: it has its own */
