@@ -294,8 +294,10 @@ static void control_dial(rg_member_t *m) {
 
 /* The sign that an office acts. What was said to it before it did may not have been heard. */
 static void control_heard(rg_member_t *m) {
+    int missed = m->phase == RG_PH_MEMBER && !m->succession && rg_member_lost_long(m);
     m->last_heard = m->now;
     m->control_silent = 0;
+    if (missed) rg_ops_send_wanted(m); /* K2, for what ended here alone while this connection was silent */
     if (!succeeds(m) || m->heard) return;
     m->heard = 1;
     m->home = m->target;

@@ -369,3 +369,24 @@ Test(crowd, a_thousand_join_and_one_dies__one_view_and_one_recovery) {
     cr_assert(c->n == CROWD - 1 && c->epoch == 2);
     free(c);
 }
+
+/* K2: the coordinator was stopped and goes on; nobody hung up. */
+Test(core_members, end_without_coordinator__it_goes_on_on_the_same_connection__others_hear_of_the_end) {
+    rig_group(&r, 2);
+    for (int i = 0; i < 2; i++) rig_op(&r, i, RG_MEV_OP_START, key_of(0, 1, 0), sig_of(1, RG_RETRY));
+    r.cut[0] = 1;
+    for (int k = 0; k < 20; k++) {
+        r.now += RIG_HEARTBEAT / 16;
+        rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_TICK });
+    }
+    rig_member(&r, 0,
+               (rg_member_event_t){
+                   .type = RG_MEV_OP_FAIL, .key = key_of(0, 1, 0), .status = RG_ERR_TIMEOUT, .text = "late" });
+    cr_assert(told(&r, 0, RG_MACT_OP_ABORT, key_of(0, 1, 0)) && !told(&r, 1, RG_MACT_OP_ABORT, key_of(0, 1, 0)));
+    r.cut[0] = 0;
+    rig_pass(&r, RIG_HEARTBEAT / 2);
+    const rig_note_t *n = told(&r, 1, RG_MACT_OP_ABORT, key_of(0, 1, 0));
+    cr_assert(n && n->status == RG_ERR_TIMEOUT);
+    cr_assert(rg_member_view(r.m[0])->n == 2);
+    rig_end(&r);
+}
