@@ -58,15 +58,19 @@ static void link_is_up(world_t *w, link_t *l, int a, int b, int via) {
         l->id_a = pa->id;
         l->id_b = pb->id;
     }
+    sim_trace(w, "connection between %d and %d, via %d, stream %llu%s", a, b, via, (unsigned long long)l->stream,
+              resumed ? " goes on" : "");
     if (w->reconnect) stream_goes_on(w, l, a, b);
     for (int k = 0; k < 2; k++) {
         event_t *e = sim_push(w, w->now + sim_delay(w), EV_LINK_UP, k ? a : b);
         e->peer = (int16_t)(k ? b : a);
         e->token = l->token;
         e->ki = (int16_t)via;
-        uint64_t *known = &w->procs[k ? a : b].lstream[k ? b : a];
-        e->epoch_ok = *known && *known != l->stream && w->plant != PLANT_NOT_FRESH;
-        *known = l->stream;
+        proc_t *p = &w->procs[k ? a : b];
+        int peer = k ? b : a;
+        /* Kept until it is heard: another connection may follow before. */
+        p->fresh[peer] |= p->lstream[peer] && p->lstream[peer] != l->stream && w->plant != PLANT_NOT_FRESH;
+        p->lstream[peer] = l->stream;
     }
 }
 
@@ -122,7 +126,7 @@ void link_connect(world_t *w, int node, const rg_core_member_t *m) {
         p->lother[q] = p->lid[q];
         link_break(w, node, q, 0, 1);
     }
-    if (p->lid[q] != m->id) p->lstream[q] = 0;
+    if (p->lid[q] != m->id) p->lstream[q] = p->fresh[q] = 0;
     p->linked[q] = 1;
     p->lid[q] = m->id;
     p->dead[q] = 0;
@@ -168,7 +172,7 @@ void link_disconnect(world_t *w, int node, uint64_t id) {
     if (q >= 0 && p->lother[q] == id) p->lother[q] = 0;
     if (q < 0 || p->lid[q] != id) return;
     p->linked[q] = p->lup[q] = p->dead[q] = 0;
-    p->lstream[q] = 0;
+    p->lstream[q] = p->fresh[q] = 0;
     p->route[q] = 0;
     for (int i = 0; i < w->n_procs; i++) link_relay(w, node, id, w->procs[i].id, 0);
     link_break(w, node, q, 0, 1);
@@ -217,8 +221,9 @@ void proc_link_up(world_t *w, const event_t *e) {
     p->lup[e->peer] = 1;
     p->dead[e->peer] = 0;
     rg_member_event_t ev = { .type = RG_MEV_LINK_UP, .peer = p->lid[e->peer] };
-    ev.fresh = e->epoch_ok;
-    w->begun_anew += e->epoch_ok;
+    ev.fresh = p->fresh[e->peer];
+    w->begun_anew += ev.fresh;
+    p->fresh[e->peer] = 0;
     if (e->ki >= 0) ev.via = w->procs[e->ki].id;
     if (e->ki >= 0) plan_again(w, e->node, e->peer, w->heartbeat / 2);
     proc_event(w, e->node, &ev);

@@ -138,10 +138,11 @@ typedef struct proc {
     uint32_t n_rosters;
     inbox_t inbox[MAXK];
     uint32_t inbox_n;
-    int8_t route[MAXP];                         /* who is to relay the link to this process, + 1 */
-    uint32_t relay[MAXP];                       /* for whom of these with whom it relays */
-    uint8_t again[MAXP], dead[MAXP], lup[MAXP]; /* a try to resume is planned; said to be dead; told to be up */
-    uint8_t linked[MAXP];                       /* wants a link to this process, or has one */
+    int8_t route[MAXP];   /* who is to relay the link to this process, + 1 */
+    uint32_t relay[MAXP]; /* for whom of these with whom it relays */
+    uint8_t again[MAXP], dead[MAXP], lup[MAXP],
+        fresh[MAXP];      /* a try to resume is planned; said to be dead; told to be up */
+    uint8_t linked[MAXP]; /* wants a link to this process, or has one */
     uint64_t ltoken[MAXP], lstream[MAXP],
         lother[MAXP], /* the stream as this process knows it; another id of the same, wanted too */
         lid[MAXP];    /* token of the link, and the member id that it is for: a process may come again as another */
