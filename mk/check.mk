@@ -86,3 +86,9 @@ check:
 .PHONY: check-run
 check-run: all tests
 	@MAKE='$(MAKE)' BUILD='$(BUILD)' SAN='$(SAN)' CC='$(CC)' CXX='$(CXX)' bash tests/run
+
+# The simulator at length, on two processors: SEEDS of all kinds of groups together, and the planted faults.
+.PHONY: check-sim-long
+check-sim-long: $(BUILD)/tests/sim
+	@n=$$(($(or $(SEEDS),50000) / 8)); $(BUILD)/tests/sim --each $$n & p=$$!; \
+	$(BUILD)/tests/sim --each $$n --skip $$n; rc=$$?; wait $$p && exit $$rc

@@ -25,6 +25,7 @@ help:
 	@echo 'make check-kills      SIGKILLs at random moments: KILLS=200 SEED=1; KINDS=all: in every kind of operation, TRANSPORT=tcp'
 	@echo 'make check-coordinator-kills   the same for the coordinator: KILLS=200 SEED=1 MODE=all|restart|standby|takeover'
 	@echo 'make check-cases-long   hundreds of kills, thousands of groups, a million operations: tens of minutes'
+	@echo 'make check-sim-long     SEEDS=50000 of the simulator, on two processors: a minute'
 	@echo 'make unit tests       the Criterion tests alone; build every test program without running it'
 	@echo 'make header pure exports   the checks of the headers, of the pure parts, of the exported names'
 	@echo 'make fuzz             libFuzzer (clang) over codec, core, state files, configuration: FUZZ_SECONDS=20, FUZZ_ONLY=name'

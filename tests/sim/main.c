@@ -86,12 +86,18 @@ static int try_file(const char *path, uint32_t *n) {
 }
 
 static int usage(const char *name) {
-    fprintf(stderr, "usage: %s [--seeds N] [--first N] [--seed N] [--plant NAME] [--trace] [--keep-going]\n", name);
+    fprintf(
+        stderr,
+        "usage: %s [--seeds N] [--first N] [--each N] [--skip N] [--seed N] [--plant NAME] [--trace] "
+        "[--keep-going]\n"
+        "Without --seeds and --first: planted faults and filed seeds, unless some seeds are skipped, and then seeds of "
+        "each kind of group.\n",
+        name);
     return 2;
 }
 
 int main(int argc, char **argv) {
-    uint64_t first = 1, seeds = DEFAULT_SEEDS, one = 0;
+    uint64_t first = 1, seeds = DEFAULT_SEEDS, skip = 0, one = 0;
     int trace = 0, go_on = 0, plant = 0, all = 1;
     for (int i = 1; i < argc; i++) {
         const char *v = i + 1 < argc ? argv[i + 1] : NULL;
@@ -100,6 +106,8 @@ int main(int argc, char **argv) {
         else if (!v) return usage(argv[0]);
         else if (!strcmp(argv[i], "--seeds")) seeds = strtoull(argv[++i], NULL, 10), all = 0;
         else if (!strcmp(argv[i], "--first")) first = strtoull(argv[++i], NULL, 10), all = 0;
+        else if (!strcmp(argv[i], "--each")) seeds = strtoull(argv[++i], NULL, 10);
+        else if (!strcmp(argv[i], "--skip")) skip = strtoull(argv[++i], NULL, 10);
         else if (!strcmp(argv[i], "--seed")) one = strtoull(argv[++i], NULL, 10);
         else if (!strcmp(argv[i], "--plant")) {
             i++;
@@ -119,15 +127,14 @@ int main(int argc, char **argv) {
     clock_gettime(CLOCK_MONOTONIC, &t0);
     uint32_t filed = 0;
     int missed = 0, bad = 0;
-    if (all) {
+    if (all && !skip) {
         missed = try_plants(0);
         memset(&sum, 0, sizeof sum);
         bad = try_file("tests/sim/seeds.txt", &filed);
     }
-    for (uint64_t s = first; s < first + seeds && (go_on || !bad); s++) bad += try_seed(s, trace);
-    const uint64_t more[] = { SUCCESSION_SEEDS, PATH_SEEDS, PATH_SUCCESSION_SEEDS };
-    for (int k = 0; all && k < 3; k++)
-        for (uint64_t s = more[k]; s < more[k] + seeds && (go_on || !bad); s++) bad += try_seed(s, trace);
+    const uint64_t from[] = { first, SUCCESSION_SEEDS, PATH_SEEDS, PATH_SUCCESSION_SEEDS };
+    for (int k = 0; k < (all ? 4 : 1); k++)
+        for (uint64_t s = from[k] + skip; s < from[k] + skip + seeds && (go_on || !bad); s++) bad += try_seed(s, trace);
     clock_gettime(CLOCK_MONOTONIC, &t1);
     printf("sim: %llu runs (%u of them filed seeds), %llu events, %llu successes, %llu errors, %llu restarts, %llu "
            "forwards, %llu view changes, %llu joins, %llu ended alone, %llu of pairs and sub-groups, %llu offices "
@@ -139,7 +146,7 @@ int main(int argc, char **argv) {
            (unsigned long long)sum.resumed, (unsigned long long)sum.relayed,
            (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) / 1e9);
     printf("%llu passed, %llu failed, 0 skipped\n",
-           (unsigned long long)(sum.runs - sum.failed + (all ? PLANT_END - 1 - missed : 0)),
+           (unsigned long long)(sum.runs - sum.failed + (all && !skip ? PLANT_END - 1 - missed : 0)),
            (unsigned long long)(sum.failed + (uint64_t)missed));
     return bad || missed;
 }
