@@ -30,6 +30,7 @@ static struct {
     queue_t up[PROCS], down[PROCS];
     uint64_t conn[PROCS], conns, now, gen[PROCS], next0[PROCS];
     int lied_to[PROCS], succession;
+    uint64_t reconnect;
     uint64_t offices;
 } f;
 
@@ -162,6 +163,7 @@ static void *machine(size_t n) {
 /* In place of the coordinator that there was: one that knows nothing, standalone or hosted. */
 static void office(uint64_t hosted) {
     rg_coord_params_t cp = { .max_members = 4, .heartbeat_ns = 100000000, .id = 9 };
+    cp.reconnect_ns = f.reconnect;
     memcpy(cp.group, "fuzz", 5);
     if (f.succession) {
         cp.mode = RG_MODE_SUCCESSION;
@@ -213,6 +215,10 @@ static void one(input_t *in) {
     case 8:
         ev.type = x & 64 ? RG_MEV_LINK_DOWN : RG_MEV_LINK_UP;
         ev.peer = 1 + (x >> 2) % 8;
+        if (f.reconnect) x = take(in);
+        if (f.reconnect && x & 1) ev.via = 1 + (x >> 1) % 6;
+        ev.fresh = f.reconnect && x >> 7;
+        ev.dead = f.reconnect && x >> 6 == 1;
         member(i, &ev);
         break;
     case 9: deliver(i, 1, 1 + x % 4, in); break;
@@ -248,6 +254,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t how = take(&in);
     uint32_t min_size = 1 + how % 3;
     f.succession = how >> 7;
+    f.reconnect = how & 64 ? 30000000 : 0;
     office(0);
     for (int i = 0; i < PROCS; i++) {
         rg_member_params_t mp = { .max_members = 4, .min_size = min_size, .cores = 1, .host_office = i != 2 };
