@@ -178,6 +178,23 @@ static void send_link(rg_member_t *m, const rg_peer_t *p) {
     rg_member_send(m, &w);
 }
 
+static void redial_at(rg_member_t *m, rg_peer_t *p, uint64_t at) {
+    p->redial_ns = at;
+    if (at < m->redial_at) m->redial_at = at;
+}
+
+/* With a reconnect time the link has that to go on where it stopped: the other end may be a member already, and may
+ * have sent what only this link will bring. After that, and without it, the link is made anew. */
+static void candidate_down(rg_member_t *m, rg_peer_t *p) {
+    if (m->reconnect_ns && p->was_up) {
+        if (!p->redial_ns) redial_at(m, p, m->now + m->reconnect_ns);
+        return;
+    }
+    rg_member_act(m, RG_MACT_DISCONNECT)->peer = p->m.id;
+    if (p->dial) redial_at(m, p, m->now + REDIAL_NS);
+    else connect_peer(m, p);
+}
+
 /* L1. Between members a broken link is the coordinator's business. A link to or from a candidate is simply made
  * again: nothing depends on it yet. */
 void rg_links_event(rg_member_t *m, const rg_member_event_t *ev) {
@@ -202,17 +219,7 @@ void rg_links_event(rg_member_t *m, const rg_member_event_t *ev) {
         rg_text_copy(p->text, sizeof p->text, ev->text);
         p->complained = 1;
         send_link(m, p);
-        /* With a reconnect time the link goes on where it stopped: the other end may be a member already, and may have
-         * sent what only this link will bring. */
-        if (candidate && !(m->reconnect_ns && p->was_up)) {
-            rg_member_act(m, RG_MACT_DISCONNECT)->peer = p->m.id;
-            if (!p->dial) {
-                connect_peer(m, p);
-            } else {
-                p->redial_ns = m->now + REDIAL_NS;
-                if (p->redial_ns < m->redial_at) m->redial_at = p->redial_ns;
-            }
-        }
+        if (candidate) candidate_down(m, p);
     }
     m->ready_dirty = 1;
     rg_links_ready(m);
@@ -223,8 +230,17 @@ void rg_links_redial(rg_member_t *m) {
     for (uint32_t i = 0; i < m->peers_high; i++) {
         rg_peer_t *p = &m->peers[i];
         if (!p->used || !p->redial_ns || p->link == RG_LINK_UP) continue;
-        if (m->now >= p->redial_ns) connect_peer(m, p);
-        else if (p->redial_ns < m->redial_at) m->redial_at = p->redial_ns;
+        if (m->now < p->redial_ns) {
+            redial_at(m, p, p->redial_ns);
+            continue;
+        }
+        int between_members = p->rank >= 0 && m->phase == RG_PH_MEMBER;
+        int anew = m->reconnect_ns && p->was_up;
+        p->redial_ns = 0;
+        if (anew && between_members) continue; /* from here on a matter for the coordinator */
+        if (anew) rg_member_act(m, RG_MACT_DISCONNECT)->peer = p->m.id;
+        if (anew) p->was_up = 0;
+        connect_peer(m, p);
     }
 }
 
