@@ -378,6 +378,14 @@ static void send_heartbeat(rg_member_t *m) {
     m->heartbeat_at = m->now + m->heartbeat_ns / 8;
 }
 
+/* Q4. Fenced, and for a heartbeat nobody has gone on with a round: an office that took over may not know that one was
+ * begun, so it is told as if this member had just come. */
+static void ask_for_round(rg_member_t *m) {
+    if (!m->succession || !m->fenced || !m->control_up || m->now - m->round_heard < m->heartbeat_ns) return;
+    m->round_heard = m->now;
+    rg_view_tell(m);
+}
+
 /* ---- Timers ---------------------------------------------------------------------------------------------------- */
 
 static void member_timers(rg_member_t *m) {
@@ -401,6 +409,7 @@ static void member_timers(rg_member_t *m) {
     }
     if (m->now >= m->heartbeat_at) {
         send_heartbeat(m);
+        ask_for_round(m);
         if (m->phase == RG_PH_CANDIDATE && m->succession && m->control_up && rg_member_lost_long(m) &&
             m->now - m->control_since >= m->heartbeat_ns) {
             m->heartbeat_at = NEVER; /* the connection is dead, or leads to a coordinator that does not act */

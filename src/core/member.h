@@ -109,6 +109,7 @@ struct rg_member {
     /* Succession: whom to ask (member.c, S1), and what a coordinator that knows nothing needs. */
     int succession, heard; /* heard: the office at the other end of this connection has given a sign that it acts */
     uint64_t takeover_ns, reconnect_ns;
+    uint64_t round_heard; /* when a round last said something, or was asked for */
     uint64_t home, target; /* whose office acted when one last did, and whom the connection is to; 0: the coordinator */
     uint32_t walk;         /* next place to look */
     int office;            /* one is open in this process */

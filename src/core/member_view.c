@@ -136,6 +136,7 @@ void rg_view_freeze(rg_member_t *m, rg_r_t *r) {
     rg_term_t t = rg_r_term(r);
     uint64_t base = rg_r_u64(r);
     if (r->bad) return;
+    m->round_heard = m->now;
     if (m->told || (m->have_view && m->view.epoch > base)) {
         rg_view_certify(m);
         return;
@@ -164,6 +165,7 @@ void rg_view_install(rg_member_t *m, rg_r_t *r) {
     size_t len = r->len - r->pos;
     rg_r_view_head(r, &v);
     if (r->bad || !m->have_view || len > RG_CORE_MAX_MESSAGE - 64) return;
+    m->round_heard = m->now;
     if (m->told || (m->have_view && m->view.epoch > v.epoch)) {
         rg_view_certify(m);
         return;

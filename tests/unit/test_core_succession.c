@@ -216,3 +216,21 @@ Test(succession, all_leave__the_group_is_over_and_its_name_free_with_another_non
     cr_assert(rg_coord_population(r.coord) == 0 && memcmp(nonce, r.coord->p.nonce, 16) != 0);
     rig_end(&r);
 }
+
+/* Q4. The office that asked it to stop is gone, and the one that acts was never told. */
+Test(core_succession, member_is_stopped_by_an_office_that_is_gone__the_one_that_acts_is_told) {
+    memset(&r, 0, sizeof r);
+    r.now = 1000000000;
+    rig_office(&r, RIG_MAX, RG_OFFICE_STANDALONE | 1u << 16);
+    rig_fill(&r, 3);
+    uint8_t bytes[64];
+    rg_w_t w = { bytes, 0, sizeof bytes, 0 };
+    rg_w_header(&w, RG_MSG_FREEZE);
+    rg_w_term(&w, (rg_term_t){ 9, 77 });
+    rg_w_u64(&w, rg_member_view(r.m[1])->epoch);
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = bytes, .len = w.len });
+    cr_assert(rg_member_fenced(r.m[1]));
+    rig_pass(&r, 2 * RIG_HEARTBEAT);
+    for (int i = 0; i < 3; i++) cr_assert(!rg_member_fenced(r.m[i]) && rg_member_view(r.m[i])->n == 3);
+    rig_end(&r);
+}
