@@ -586,7 +586,10 @@ static void co_on_conn(uv_poll_t *h, int status, int events) {
     struct co_conn *c = h->data;
     rg_coordinator_t *co = c->co;
     if (c->closed) return;
-    if (status < 0) co_doom(c);
+    if (status < 0) {
+        if (c->opening && c->tls && !c->doomed) co_open(c); /* it broke off, and may have said why */
+        co_doom(c);
+    }
     if (!c->doomed && (events & UV_WRITABLE)) co_flush(c);
     if (!c->doomed && !c->closing && (events & UV_READABLE) && (!c->opening || co_open(c))) co_read(c);
     if (!c->doomed && c->closing && (events & UV_DISCONNECT)) co_doom(c);
