@@ -10,7 +10,7 @@
 
 static const char coordinator_help[] =
     "usage: regroup coordinator [--listen ADDRESS:PORT] [--max-members N] [--heartbeat MS] [--succession]\n"
-    "                           [--standby ADDRESS] [--takeover MS]\n"
+    "                           [--standby ADDRESS] [--takeover MS] [--reconnect MS]\n"
     "\n"
     "Runs a coordinator until SIGINT or SIGTERM. The first line of standard output is the address it listens on; then\n"
     "one line follows for every change of a group. One coordinator serves any number of groups, told apart by name.\n"
@@ -23,6 +23,8 @@ static const char coordinator_help[] =
     "                        its groups then; give way when it is back (RG_STANDBY). Implies --succession\n"
     "  -t, --takeover MS     members wait so long for a coordinator that is lost before one of them takes its place\n"
     "                        (RG_TAKEOVER_MS, two heartbeats)\n"
+    "  -r, --reconnect MS    two members that lose their connection have this long to make it again before another\n"
+    "                        one relays for them (RG_RECONNECT_MS, off)\n"
     "  -S, --succession      others can take this one's place: members decide by quorum (RG_SUCCESSION=on); without\n"
     "                        it this coordinator alone decides, for any number of survivors\n"
     "  -v, --verbose         log connections as well\n"
@@ -53,6 +55,7 @@ int tool_coordinator(int argc, char **argv) {
                                              { "heartbeat", required_argument, NULL, 'b' },
                                              { "standby", required_argument, NULL, 's' },
                                              { "takeover", required_argument, NULL, 't' },
+                                             { "reconnect", required_argument, NULL, 'r' },
                                              { "succession", no_argument, NULL, 'S' },
                                              { "verbose", no_argument, NULL, 'v' },
                                              { "help", no_argument, NULL, 'h' },
@@ -64,7 +67,7 @@ int tool_coordinator(int argc, char **argv) {
     int o, sig;
     cfg.log_level = RG_LOG_INFO;
     cfg.log_fn = coordinator_line;
-    while ((o = getopt_long(argc, argv, "l:m:b:s:t:Svh", options, NULL)) != -1) {
+    while ((o = getopt_long(argc, argv, "l:m:b:s:t:r:Svh", options, NULL)) != -1) {
         if (o == 'h') {
             fputs(coordinator_help, stdout);
             return TOOL_OK;
@@ -74,12 +77,13 @@ int tool_coordinator(int argc, char **argv) {
         if (o == 'v') cfg.log_level = RG_LOG_DEBUG;
         if (o == 's') cfg.standby = optarg;
         if (o == 's' || o == 'S') cfg.succession = RG_ON;
-        if (o == 'm' || o == 'b' || o == 't') {
+        if (o == 'm' || o == 'b' || o == 't' || o == 'r') {
             if (!tool_number(optarg, 1, 3600000, &v))
                 return tool_usage("coordinator", "\"%s\": expected a number above 0", optarg);
             if (o == 'm') cfg.max_members = (uint32_t)v;
             else if (o == 'b') cfg.heartbeat_ms = (uint32_t)v;
-            else cfg.takeover_ms = (uint32_t)v;
+            else if (o == 't') cfg.takeover_ms = (uint32_t)v;
+            else cfg.reconnect_ms = (uint32_t)v;
         }
     }
     if (optind < argc) return tool_usage("coordinator", "unexpected argument \"%s\"", argv[optind]);
