@@ -169,7 +169,9 @@ static void again_later(conn_t *c, uint64_t now) {
 
 void rgt_heal_later(conn_t *c) { again_later(c, rg_os_now_ns()); }
 
+/* Another way is known: a try that has reached nobody yet must not hold it up until its patience ends. */
 void rgt_heal_now(conn_t *c) {
+    if (c->healer && c->healer->state == CONN_DIALING) healer_end(c->healer);
     c->backoff_ns = AGAIN_FIRST_NS;
     c->patience_ns = PATIENCE_FIRST_NS;
     heal_at(c, rg_os_now_ns());
