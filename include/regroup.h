@@ -542,8 +542,9 @@ rg_status_t rg_state_add(rg_state_t *state, const char *name, void *data, uint64
 rg_status_t rg_state_set_revision(rg_state_t *state, uint64_t revision);
 uint64_t rg_state_revision(const rg_state_t *state); /* 0 for NULL, and for a mixed content */
 
-/* Says that elements first to first + count - 1 of a tensor were changed, for calls with touched_only. A NULL name:
- * everything. */
+/* Says that elements first to first + count - 1 of a tensor change: for calls with touched_only, at any time between
+ * the change and the call; for a state that is served (rg_state_serve), before the first write after the last
+ * rg_state_set_revision() or rg_state_sync(). A NULL name: everything. */
 rg_status_t rg_state_touch(rg_state_t *state, const char *name, uint64_t first, uint64_t count);
 
 typedef enum rg_state_role {
@@ -607,6 +608,40 @@ typedef struct rg_state_result {
  * may be NULL. Errors: INVALID (nobody may send), MISMATCH (other tensors, another rule, or members of SEND_ONLY
  * differ), PROTOCOL (a content changed while it was read), RESOURCE, NOMEM, and those of operations. */
 rg_status_t rg_state_sync(rg_group_t *group, rg_state_t *state, const rg_state_opts_t *opts, rg_state_result_t *result);
+
+/* ---- Newcomers that fetch while the group works */
+
+typedef struct rg_state_serve_opts {
+    size_t struct_size;
+    uint64_t side_bytes;  /* most that is kept aside of what the program writes while newcomers fetch it; what has no
+                             room there they get when they enter. 64 MiB */
+    uint64_t bytes_per_s; /* at most so much is given; 256 MiB */
+} rg_state_serve_opts_t;
+#define RG_STATE_SERVE_OPTS_INIT                                                                                       \
+    { sizeof(rg_state_serve_opts_t), 0, 0 }
+
+/* From here on newcomers that call rg_state_join() can fetch this state from this member, from a snapshot that a thread
+ * of low priority makes of it, until rg_state_serve_end(), or the group or the state is destroyed. Meanwhile the
+ * program says rg_state_touch() before it writes, and rg_state_set_revision() when a revision is whole: snapshots are
+ * made of what is there between the two. A group serves one state; no tensors can be added to it while it is served. A
+ * state that another thread destroys the group of must not be in use. A content of revision 0 is not given to anybody.
+ * Members that only receive do not call this. Errors: INVALID, NOMEM, SYSTEM (no thread), and those of a group that is
+ * over. */
+rg_status_t rg_state_serve(rg_group_t *group, rg_state_t *state, const rg_state_serve_opts_t *opts);
+rg_status_t rg_state_serve_end(rg_state_t *state); /* INVALID for NULL; nothing when it is not served */
+
+/* As rg_group_join(), but fetches `state` first, from several of the members that serve it at once, while all of them
+ * go on; so the rg_state_sync() that follows moves only what has changed since. Every piece is checked by its hash. A
+ * member that is lost meanwhile costs the pieces that were under way from it. What is here already, also from a join
+ * that failed, is not fetched again. Whatever cannot be fetched, for example because nobody serves the state, is no
+ * error: the sync moves it. The content is of no revision (0) afterwards, if anything was changed, until the sync.
+ * opts: role (SEND_ONLY is INVALID: it would fetch nothing), rule (which of the snapshots), in_place and side_bytes as
+ * for a sync; the rest is not used. result: revision is that of the snapshot, if it is here as a whole, else 0; holders
+ * are the members that gave something, retries those of them that were lost, total_ns the time until it was ready to
+ * enter. The fetching has as long as pieces come, and ends when none has for half of join_timeout_ms; the whole of that
+ * is left for entering. Errors: as rg_group_join(). */
+rg_status_t rg_state_join(const rg_config_t *config, rg_state_t *state, const rg_state_opts_t *opts, rg_group_t **out,
+                          rg_state_result_t *result, rg_error_t *err);
 
 /* The whole state in one file, which is written beside `path` and put in its place when it is whole and on disk: a
  * crash or a full disk leaves the file that was there. load: a state with the same tensors takes content and revision

@@ -33,6 +33,7 @@ help:
 	@echo 'make model            the protocol as a Promela model, bigger instances than in make check (spin)'
 	@echo 'make torture          every allocation and system call fails in turn: TORTURE_EACH=3 calls at each place'
 	@echo 'make bench            our collectives on this host; make bench-peers: beside Gloo, Open MPI and MPICH'
+	@echo 'make bench-state      shared state: what comparing costs, and what a newcomer costs those who work'
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
 	@echo 'make format           clang-format 14; make format-check and make style change nothing'
 	@echo 'make clean            removes the build folders'

@@ -50,6 +50,12 @@ bench-peers:
 	@$(MAKE) --no-print-directory all $(BENCH) BUILD=$(BUILD)
 	@bash bench/peers.sh $(BUILD)
 
+# Shared state: what comparing costs, and what a newcomer costs those who work.
+.PHONY: bench-state
+bench-state: all $(BENCH)
+	@$(BUILD)/bench/bench_state 1024
+	@$(BUILD)/bench/bench_join 256 25
+
 .PHONY: bench-hierarchy
 bench-hierarchy: all $(BENCH)
 	@bash bench/hierarchy.sh $(BUILD)

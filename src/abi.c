@@ -24,6 +24,7 @@ BEGINS_WITH_SIZE(rg_info_t);
 BEGINS_WITH_SIZE(rg_grid_t);
 BEGINS_WITH_SIZE(rg_state_opts_t);
 BEGINS_WITH_SIZE(rg_state_result_t);
+BEGINS_WITH_SIZE(rg_state_serve_opts_t);
 
 ENDS_WITH(rg_config_t, reserved);
 ENDS_WITH(rg_coordinator_config_t, reserved);
@@ -34,6 +35,7 @@ ENDS_WITH(rg_info_t, stale);
 ENDS_WITH(rg_grid_t, members);
 ENDS_WITH(rg_state_opts_t, timeout_ms);
 ENDS_WITH(rg_state_result_t, text);
+ENDS_WITH(rg_state_serve_opts_t, bytes_per_s);
 
 GROWS(rg_config_t, RG_CONFIG_SIZE_FIRST);
 GROWS(rg_config_t, 168 + 1); /* without tls */
@@ -46,6 +48,7 @@ GROWS(rg_info_t, RG_INFO_SIZE_FIRST);
 GROWS(rg_grid_t, RG_GRID_SIZE_FIRST);
 GROWS(rg_state_opts_t, RG_STATE_OPTS_SIZE_FIRST);
 GROWS(rg_state_result_t, RG_STATE_RESULT_SIZE_FIRST);
+GROWS(rg_state_serve_opts_t, RG_STATE_SERVE_OPTS_SIZE_FIRST);
 
 /* Exact layout on the machines that are shipped for: a field that moves or a size that changes is a decision, not an
  * accident. */
@@ -57,6 +60,7 @@ _Static_assert(sizeof(rg_result_t) == 352, "rg_result_t changed size");
 _Static_assert(sizeof(rg_change_t) == 56, "rg_change_t changed size");
 _Static_assert(sizeof(rg_state_opts_t) == 40, "rg_state_opts_t changed size");
 _Static_assert(sizeof(rg_state_result_t) == 360, "rg_state_result_t changed size");
+_Static_assert(sizeof(rg_state_serve_opts_t) == 24, "rg_state_serve_opts_t changed size");
 _Static_assert(sizeof(rg_grid_t) == 40, "rg_grid_t changed size");
 _Static_assert(sizeof(rg_strided_t) == 16, "rg_strided_t changed size; it has no struct_size and can never grow");
 _Static_assert(sizeof(rg_info_t) == 96, "rg_info_t changed size");

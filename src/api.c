@@ -31,13 +31,18 @@ static rg_status_t open_group(const rg_join_t *j, rg_group_t **out, rg_error_t *
     return RG_OK;
 }
 
-rg_status_t rg_group_join(const rg_config_t *config, rg_group_t **out, rg_error_t *err) {
+rg_status_t rg_join_with(const rg_config_t *config, const rg_join_first_t *first, rg_group_t **out, rg_error_t *err) {
     rg_join_t j;
-    if (!out)
-        return rg_fail(err, RG_ERR_INVALID, 0, "rg_group_join: out is NULL; pass the address of an rg_group_t pointer");
     *out = NULL;
     rg_status_t st = join_config(config, &j, err);
+    j.first = first;
     return st == RG_OK ? open_group(&j, out, err) : st;
+}
+
+rg_status_t rg_group_join(const rg_config_t *config, rg_group_t **out, rg_error_t *err) {
+    if (!out)
+        return rg_fail(err, RG_ERR_INVALID, 0, "rg_group_join: out is NULL; pass the address of an rg_group_t pointer");
+    return rg_join_with(config, NULL, out, err);
 }
 
 /* An id is text: "RG1 address group". Its coordinator lives as long as the process, so it stays reachable from here. */

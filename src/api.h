@@ -1,5 +1,5 @@
 /* api.h: what the files of the public functions share: a call as it was made, and the way from there to an operation.
- * Relies on the engine; nothing outside src/api*.c, src/split.c and src/state/sync.c may use it. */
+ * Relies on the engine; nothing outside src/api*.c, src/split.c and src/state/ may use it. */
 #ifndef RG_API_H
 #define RG_API_H
 
@@ -32,6 +32,10 @@ rg_status_t rg_usable(rg_group_t *h);
 /* Notes why a call is refused; gives st back. */
 void rg_caught_up(rg_group_t *h); /* the program's state is that of the group again (rg_info_t, stale) */
 rg_status_t rg_refuse(rg_group_t *h, rg_status_t st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* rg_group_join(), with something that is done before this process may enter (NULL: nothing). */
+typedef struct rg_join_first rg_join_first_t;
+rg_status_t rg_join_with(const rg_config_t *config, const rg_join_first_t *first, rg_group_t **out, rg_error_t *err);
 
 /* Checks a call and makes it an operation: blocking without req. */
 rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_request_t **req);

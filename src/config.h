@@ -58,6 +58,7 @@ void rg_info_out(rg_info_t *dst, const rg_info_t *src);
 #define RG_GRID_SIZE_FIRST (offsetof(rg_grid_t, members) + sizeof(uint32_t))
 #define RG_STATE_OPTS_SIZE_FIRST (offsetof(rg_state_opts_t, timeout_ms) + sizeof(uint32_t))
 #define RG_STATE_RESULT_SIZE_FIRST (offsetof(rg_state_result_t, text) + 256)
+#define RG_STATE_SERVE_OPTS_SIZE_FIRST (offsetof(rg_state_serve_opts_t, bytes_per_s) + sizeof(uint64_t))
 #define RG_INFO_SIZE_FIRST (offsetof(rg_info_t, newcomers_waiting) + sizeof(uint32_t))
 
 #endif

@@ -84,6 +84,8 @@ typedef struct rg_member_params {
     uint32_t host_office;         /* 1: this process can run a coordinator when there is none (RG_MACT_OFFICE_OPEN) */
     uint64_t quorum_ns;           /* succession: after so long without a coordinator that has a quorum the member stops
                                      with NO_QUORUM; 0: only when an operation's end is asked for */
+    uint32_t hold;                /* 1: makes its links, but does not say that it is ready before RG_MEV_RELEASE: it has
+                                     something to fetch from the members first */
 } rg_member_params_t;
 
 size_t rg_member_size(uint32_t max_members); /* bytes of zeroed memory, aligned as malloc's, that rg_member_init()
@@ -114,7 +116,8 @@ typedef enum rg_mev {
     RG_MEV_WATERMARK,    /* member `peer` said by note that it has completed everything below `note` */
     RG_MEV_LEAVE,        /* the caller leaves */
     RG_MEV_NET,          /* measurements of this member's links: net */
-    RG_MEV_RETURN        /* a standalone coordinator answers again: an office that is hosted here gives way to it */
+    RG_MEV_RETURN,       /* a standalone coordinator answers again: an office that is hosted here gives way to it */
+    RG_MEV_RELEASE       /* a candidate that was told to `hold` may enter now */
 } rg_mev_t;
 
 typedef struct rg_member_event {
@@ -208,6 +211,9 @@ uint64_t rg_member_deadline(const rg_member_t *m); /* when to send RG_MEV_TICK a
 const rg_core_view_t *rg_member_view(const rg_member_t *m); /* last activated; NULL before JOINED */
 uint64_t rg_member_id(const rg_member_t *m);
 int rg_member_fenced(const rg_member_t *m);
+/* Of a candidate that holds: 0 before it knows whom to link to; 1 while links to them are missing; 2 when it would be
+ * ready. Of anybody else: 0. */
+int rg_member_holding(const rg_member_t *m);
 int rg_member_coordinator_lost(const rg_member_t *m);
 /* 1 when a newcomer has been announced (promise given or cut known) and has not entered. */
 int rg_member_newcomers(const rg_member_t *m);

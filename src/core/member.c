@@ -583,6 +583,7 @@ rg_status_t rg_member_step(rg_member_t *m, const rg_member_event_t *ev) {
         control_dial(m);
         break;
     case RG_MEV_NET: memcpy(m->net, ev->net, sizeof m->net); break;
+    case RG_MEV_RELEASE: rg_links_release(m); break;
     default: status = rg_ops_event(m, ev); break;
     }
     if (m->now >= rg_member_deadline(m)) member_timers(m);

@@ -244,6 +244,7 @@ int rg_set_write(rg_member_t *m, rg_w_t *w, uint64_t set); /* 1: the set is know
 void rg_links_join(rg_member_t *m);
 void rg_links_peers(rg_member_t *m, rg_r_t *r);
 void rg_links_ready(rg_member_t *m);
+void rg_links_release(rg_member_t *m);
 int rg_links_add(rg_member_t *m, const rg_core_member_t *rec); /* 0: there is no room */
 void rg_links_event(rg_member_t *m, const rg_member_event_t *ev);
 void rg_links_redial(rg_member_t *m);

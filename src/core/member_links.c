@@ -142,7 +142,7 @@ void rg_links_peers(rg_member_t *m, rg_r_t *r) {
  * then, so that one that never comes up does not hold up the others. */
 void rg_links_ready(rg_member_t *m) {
     m->ready_at = UINT64_MAX;
-    if (m->phase != RG_PH_CANDIDATE || !m->full_known || !m->ready_dirty || !m->control_up) return;
+    if (m->phase != RG_PH_CANDIDATE || !m->full_known || !m->ready_dirty || !m->control_up || m->p.hold) return;
     uint64_t missing[RG_MISSING_MAX];
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->peers_high; i++) {
@@ -163,6 +163,20 @@ void rg_links_ready(rg_member_t *m) {
     rg_w_u32(&w, n);
     for (uint32_t i = 0; i < n; i++) rg_w_u64(&w, missing[i]);
     rg_member_send(m, &w);
+}
+
+/* J3. Whoever holds is linked to everybody like any candidate, and silent about it. */
+int rg_member_holding(const rg_member_t *m) {
+    if (!m->p.hold || m->phase != RG_PH_CANDIDATE || !m->full_known) return 0;
+    for (uint32_t i = 0; i < m->peers_high; i++)
+        if (m->peers[i].used && m->peers[i].link != RG_LINK_UP) return 1;
+    return 2;
+}
+
+void rg_links_release(rg_member_t *m) {
+    m->p.hold = 0;
+    m->ready_dirty = 1;
+    rg_links_ready(m);
 }
 
 /* ---- Links ----------------------------------------------------------------------------------------------------- */

@@ -381,8 +381,10 @@ struct rg_group {
     uint64_t reconnect_ns; /* of the group; 0: links that break are not made again */
     uint64_t operations, view_changes, last_change_ns, fenced_at_ns;
     uint64_t self_id;
-    uint64_t host, site;        /* of this member */
-    struct rg_netstat *netstat; /* netstat.c */
+    uint64_t host, site;               /* of this member */
+    struct rg_netstat *netstat;        /* netstat.c */
+    struct rg_side *side;              /* side.c */
+    const struct rg_join_first *first; /* while it joins: what is done before it may enter (lifecycle.h) */
     uint32_t spin_us;
     uint32_t host_procs; /* members on this host */
     uint32_t cores;

@@ -2,6 +2,7 @@
  * the public functions in src/api.c check arguments and call this. */
 #include "engine/lifecycle.h"
 #include "config.h"
+#include "engine/side.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -76,6 +77,7 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
 
 static rg_status_t open_core(rg_group_t *g, const rg_join_t *j, rg_member_params_t *p, rg_error_t *err) {
     p->max_members = RG_MEMBERS_MAX;
+    p->hold = j->first != NULL;
     snprintf(p->group, sizeof p->group, "%s", g->cfg.group);
     snprintf(p->label, sizeof p->label, "%s", g->cfg.label);
     p->host = g->host = rg_os_host(g->cfg.host);
@@ -118,16 +120,62 @@ static rg_status_t start_thread(rg_group_t *g, rg_error_t *err) {
     return rg_fail(err, RG_ERR_SYSTEM, rc, "cannot start the progress thread: %s", strerror(rc));
 }
 
+#define ERRAND_LOOK_NS 20000000u
+#define ERRAND_AGAIN_NS 5000000u /* no look without need more often, once members may let it in */
+
 static int join_finished(void *arg) {
     rg_group_t *g = arg;
     return g->phase != RG_PHASE_JOINING || g->join_status != RG_OK;
 }
 
+typedef struct errand {
+    rg_group_t *g;
+    const rg_join_first_t *first;
+    int ready;
+} errand_t;
+
+static int errand_ready(void *arg) {
+    errand_t *e = arg;
+    if (e->first->pump(e->first->user, e->g, rg_os_now_ns())) e->ready = 1;
+    return e->ready || join_finished(e->g);
+}
+
+static int errand_and_join(void *arg) {
+    errand_t *e = arg;
+    e->first->pump(e->first->user, e->g, rg_os_now_ns());
+    return join_finished(e->g);
+}
+
+/* What is to be done before this process enters. It has as long as it gets on: half of join_timeout_ms without progress
+ * ends it, so that there is time left to enter without it. From when on it is ready the members may let it in, and it
+ * goes on until they do. */
+static void join_errand(rg_group_t *g, const rg_join_first_t *first, uint64_t start) {
+    errand_t e = { g, first, 0 };
+    const uint64_t patience = (uint64_t)g->cfg.join_timeout_ms * 500000u;
+    uint64_t progress = 0, now = start;
+    while (!e.ready && !join_finished(g) && now < (progress ? progress : start) + patience) {
+        rg_drive(g, errand_ready, &e, now + ERRAND_LOOK_NS);
+        progress = *first->progress_ns;
+        now = rg_os_now_ns();
+    }
+    if (!join_finished(g)) {
+        rg_member_event_t ev = { .type = RG_MEV_RELEASE };
+        rg_core_event(g, &ev);
+    }
+    uint64_t until = (progress ? now : start) + 2 * patience;
+    while (!join_finished(g) && (now = rg_os_now_ns()) < until) {
+        uint64_t look = now + ERRAND_AGAIN_NS;
+        rg_drive(g, errand_and_join, &e, look < until ? look : until);
+    }
+    first->end(first->user, g);
+}
+
 /* Waits until this process is in a view. The text of a time-out says what was missing. */
 static rg_status_t join_wait(rg_group_t *g, rg_error_t *err) {
-    uint64_t until = rg_os_now_ns() + (uint64_t)g->cfg.join_timeout_ms * 1000000u;
+    uint64_t now = rg_os_now_ns();
     rg_control_connect(g);
-    rg_drive(g, join_finished, g, until);
+    if (g->first) join_errand(g, g->first, now);
+    else rg_drive(g, join_finished, g, now + (uint64_t)g->cfg.join_timeout_ms * 1000000u);
     if (g->phase == RG_PHASE_MEMBER) return RG_OK;
     if (g->join_status != RG_OK)
         return rg_fail(err, g->join_status, 0, "group %s at %s: %s", g->cfg.group, g->cfg.coordinator, g->errmsg);
@@ -180,6 +228,7 @@ static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err
     if (st == RG_OK) st = open_descriptors(g, err);
     if (st == RG_OK) st = open_transport(g, p, err);
     if (st == RG_OK) st = open_core(g, j, p, err);
+    if (st == RG_OK && rg_side_open(g) != RG_OK) st = rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a group");
     free(p);
     return st;
 }
@@ -195,6 +244,7 @@ rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err)
     g->host_procs = 1;
     g->cores = rg_os_cores();
     g->links = calloc(RG_MAX_LINKS, sizeof *g->links);
+    g->first = j->first;
     init_locks(g);
     rg_control_init(&g->control);
     rg_status_t st = g->links ? group_open(g, j, err) : rg_fail(err, RG_ERR_NOMEM, 0, "no memory for links");
@@ -250,6 +300,7 @@ rg_status_t rg_group_close(rg_group_t *g) {
 }
 
 void rg_group_free(rg_group_t *g) {
+    rg_side_close(g);
     rg_lock(g);
     if (g->core && g->tp) rg_group_over(g, RG_ERR_ABORTED, "the handle was destroyed");
     g->stop = 1;
@@ -272,6 +323,7 @@ void rg_group_free(rg_group_t *g) {
     rg_blocks_free(g);
     free(g->core);
     rg_netstat_free(g);
+    rg_side_free(g);
     free(g->links);
     free(g->todo);
     free(g->tags);

@@ -4,10 +4,21 @@
 
 #include "engine/group.h"
 
+/* What a process does as a candidate, when it is linked to the members and before it may become one. Locked. */
+struct rg_join_first {
+    void *user;
+    int (*pump)(void *user, rg_group_t *g, uint64_t now); /* called again and again, also after it has returned 1: it
+                                                             may enter from here on */
+    void (*end)(void *user, rg_group_t *g);               /* once: it is in, or there is no more time */
+    const uint64_t *progress_ns;                          /* when it last got on */
+};
+typedef struct rg_join_first rg_join_first_t;
+
 /* How to join. n is 0 except for rg_group_init_rank(). */
 typedef struct rg_join {
     rg_config_t config;
     uint32_t n, rank;
+    const rg_join_first_t *first; /* NULL: nothing */
 } rg_join_t;
 
 rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err);

@@ -2,7 +2,7 @@
  * thread. The driver polls for a while, gives way to others, then sleeps until a descriptor or a timer says that there
  * is work. A caller takes over from the thread at any time; the thread stays away as long as callers keep driving, so
  * that a tight loop of blocking calls costs no hand-over. */
-#include "engine/group.h"
+#include "engine/side.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -85,7 +85,7 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
         if (c[i].event == RG_TP_LINK_UP || c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_LINK_LOST ||
             c[i].event == RG_TP_NOTE)
             on_link(g, &c[i], now);
-        else if (!rg_netstat_completion(g, &c[i])) rg_op_completion(g, &c[i]);
+        else if (!rg_netstat_completion(g, &c[i]) && !rg_side_completion(g, &c[i])) rg_op_completion(g, &c[i]);
         if (g->phase == RG_PHASE_OVER) break;
     }
     if (n < COMPLETIONS) g->polls_drained = g->polls; /* what it had to report has been dealt with */
@@ -97,6 +97,7 @@ int rg_progress(rg_group_t *g, uint64_t now) {
     if (g->phase == RG_PHASE_OVER) return 0;
     g->now_ns = now;
     int any = poll_transport(g, now);
+    if (g->phase != RG_PHASE_OVER) rg_side_tick(g);
     if (now - g->last_control_ns < CONTROL_EVERY_NS || g->phase == RG_PHASE_OVER) return any;
     g->last_control_ns = now;
     any += rg_control_poll(g, now);

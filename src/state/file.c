@@ -2,7 +2,7 @@
  * types and counts, the hashes of all pieces, each with a hash of its own; then the pieces, one after the other. Saving
  * writes a file beside the one that is named and renames it when it is on disk. Loading reads everything once to check
  * it and once more to take it, so that nothing is changed by a bad file. It must not know of groups. */
-#include "state/state.h"
+#include "state/serve.h"
 
 #include "core/wire.h"
 #include "observe/log.h"
@@ -279,8 +279,10 @@ static rg_status_t read_pieces(rg_state_t *s, reader_t *r, const rg_hash_t *hash
         if (!rg_hash_equal(&hash, &hashes[i])) return damaged(r, s->tensors[rg_piece_tensor(s, i)].name, at);
         if (!take) continue;
         memcpy(piece.data, buffer, piece.bytes);
+        rg_serve_lock(s);
         s->hashes[i] = hash;
         rg_bit_clear(s->dirty, i);
+        rg_serve_unlock(s);
     }
     return RG_OK;
 }
@@ -294,11 +296,13 @@ static rg_status_t load_from(rg_state_t *s, reader_t *r, rg_hash_t **hashes, uin
     if (st == RG_OK && pread(r->fd, &more, 1, (off_t)r->at) == 1) st = damaged(r, "more than there should be", r->at);
     if (st != RG_OK) return st;
     r->at = data_at;
+    rg_serve_before_write(s, 0, UINT32_MAX);
     s->mixed = 1; /* the file was whole a moment ago, but disks fail at any time */
     st = read_pieces(s, r, *hashes, buffer, 1);
     if (st != RG_OK) return st;
     s->revision = h.revision;
     s->mixed = 0;
+    rg_serve_settled(s);
     return RG_OK;
 }
 

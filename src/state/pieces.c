@@ -1,7 +1,7 @@
 /* pieces.c: where the pieces of a state are, and their hashes: of each piece, of groups of them, of the whole, so that
  * equal states are told by one hash and few differences by few. Relies on xxHash (XXH3, 128 bits). It must not write to
  * the tensors. */
-#include "state/state.h"
+#include "state/serve.h"
 
 #include "core/wire.h"
 
@@ -61,10 +61,16 @@ void rg_state_hash(rg_state_t *s, int touched_only) {
     for (uint32_t k = 0; k < s->n; k++) {
         const rg_tensor_t *t = &s->tensors[k];
         for (uint32_t i = 0; i < t->n; i++) {
-            if (touched_only && !rg_bit(s->dirty, t->first + i)) continue;
+            rg_serve_lock(s);
+            int dirty = rg_bit(s->dirty, t->first + i);
+            rg_serve_unlock(s);
+            if (touched_only && !dirty) continue;
             uint64_t at = (uint64_t)i * RG_PIECE_BYTES, left = t->bytes - at;
-            s->hashes[t->first + i] = rg_hash_of(t->data + at, left < RG_PIECE_BYTES ? left : RG_PIECE_BYTES);
+            rg_hash_t h = rg_hash_of(t->data + at, left < RG_PIECE_BYTES ? left : RG_PIECE_BYTES);
+            rg_serve_lock(s);
+            s->hashes[t->first + i] = h;
             rg_bit_clear(s->dirty, t->first + i);
+            rg_serve_unlock(s);
         }
     }
 }

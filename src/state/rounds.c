@@ -2,6 +2,7 @@
  * and hashing take place while bytes travel. What arrives is believed only by its hash. Relies on compare.c for what is
  * wanted and plan.c for who sends it. Contents that are kept aside reach the tensors only in rg_sync_commit(), when
  * every member has said that it has all. */
+#include "state/serve.h"
 #include "state/sync.h"
 
 #include <stdlib.h>
@@ -17,6 +18,7 @@ static const uint8_t *content_of(const rg_sync_t *x, uint32_t at) {
 static void keep(rg_sync_t *x, uint32_t at, const uint8_t *data) {
     uint32_t piece = x->list[at], bytes = x->sizes[at];
     if (x->in_place) {
+        rg_serve_before_write(x->s, piece, piece);
         x->s->mixed = 1;
         memcpy(rg_state_piece(x->s, piece).data, data, bytes);
         x->s->hashes[piece] = x->target[at];
@@ -108,6 +110,9 @@ static rg_status_t post(rg_sync_t *x, rg_flight_t *f) {
         pack(x, f, &h);
     }
     if (h.in_all && !h.out_all && x->in_place && direct(x, f, 0, places, &to)) {
+        for (uint32_t k = f->begin; k < f->end; k++)
+            if (x->moves[k].to == x->rank)
+                rg_serve_before_write(x->s, x->list[x->moves[k].at], x->list[x->moves[k].at]);
         in_at = places;
         f->in_place = 1;
         x->s->mixed = 1;
@@ -185,11 +190,13 @@ rg_status_t rg_sync_commit(rg_sync_t *x) {
     for (uint32_t at = 0; at < x->m; at++) {
         uint32_t piece = x->list[at];
         if (rg_hash_equal(&s->hashes[piece], &x->target[at])) continue;
+        rg_serve_before_write(s, piece, piece);
         memcpy(rg_state_piece(s, piece).data, x->aside[piece]->data, x->sizes[at]);
         s->hashes[piece] = x->target[at];
         x->r.changed = 1;
     }
     s->revision = x->c.revision;
     s->mixed = 0;
+    rg_serve_settled(s);
     return RG_OK;
 }

@@ -1,6 +1,6 @@
 /* state.c: the tensors of a shared state: their names, places and pieces, the revision, and what was touched. Relies on
  * pieces.c for hashes. It must not write to the tensors, nor know of groups or files. */
-#include "state/state.h"
+#include "state/serve.h"
 
 #include "observe/log.h"
 
@@ -16,6 +16,7 @@ rg_status_t rg_state_create(rg_state_t **out, rg_error_t *err) {
 
 void rg_state_destroy(rg_state_t *s) {
     if (!s) return;
+    rg_serve_end(s);
     for (uint32_t i = 0; i < s->n; i++) free(s->tensors[i].name);
     free(s->tensors);
     free(s->hashes);
@@ -63,6 +64,8 @@ static rg_status_t check_tensor(const rg_state_t *s, const char *name, const voi
     if (count > (uint64_t)(INTPTR_MAX - 1) / elem || count * elem > UINTPTR_MAX - (uintptr_t)data)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_add: %s: %llu elements reach beyond the address space", name,
                        (unsigned long long)count);
+    if (s->serve)
+        return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_add: %s: the state is served; add all tensors before", name);
     if (find(s, name))
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_add: %s is there already; names are unique", name);
     return RG_OK;
@@ -92,6 +95,7 @@ rg_status_t rg_state_set_revision(rg_state_t *s, uint64_t revision) {
     if (!s) return RG_ERR_INVALID;
     s->revision = revision;
     s->mixed = 0;
+    rg_serve_settled(s);
     return RG_OK;
 }
 
@@ -100,13 +104,20 @@ uint64_t rg_state_revision(const rg_state_t *s) { return s && !s->mixed ? s->rev
 rg_status_t rg_state_touch(rg_state_t *s, const char *name, uint64_t first, uint64_t count) {
     if (!s) return RG_ERR_INVALID;
     if (!name) {
+        rg_serve_before_write(s, 0, UINT32_MAX);
+        rg_serve_lock(s);
         rg_state_touch_all(s);
+        rg_serve_unlock(s);
         return RG_OK;
     }
     const rg_tensor_t *t = find(s, name);
     if (!t || first > t->count || count > t->count - first) return RG_ERR_INVALID;
     if (!count) return RG_OK;
     uint64_t elem = rg_dtype_size(t->dtype), last = ((first + count) * elem - 1) / RG_PIECE_BYTES;
-    for (uint64_t i = first * elem / RG_PIECE_BYTES; i <= last; i++) rg_bit_set(s->dirty, t->first + i);
+    uint64_t from = first * elem / RG_PIECE_BYTES;
+    rg_serve_before_write(s, (uint32_t)(t->first + from), (uint32_t)(t->first + last));
+    rg_serve_lock(s);
+    for (uint64_t i = from; i <= last; i++) rg_bit_set(s->dirty, t->first + i);
+    rg_serve_unlock(s);
     return RG_OK;
 }

@@ -26,6 +26,8 @@ typedef struct rg_tensor {
     uint32_t first, n; /* pieces; no piece is of two tensors */
 } rg_tensor_t;
 
+typedef struct rg_serve rg_serve_t;
+
 struct rg_state {
     rg_tensor_t *tensors;
     uint32_t n, cap;
@@ -35,6 +37,7 @@ struct rg_state {
     rg_hash_t *hashes; /* of every piece, as of the last hash pass */
     uint64_t *dirty;   /* bitmap: pieces that were touched since */
     uint32_t n_pieces, cap_pieces;
+    rg_serve_t *serve; /* NULL: no member of a group serves it (serve.h) */
 };
 
 /* ---- Pieces and hashes (pieces.c) -------------------------------------------------------------------------------- */

@@ -69,7 +69,7 @@ static rg_status_t run(rg_sync_t *x) {
     return st;
 }
 
-static rg_status_t resolve(const rg_state_opts_t *in, rg_state_opts_t *o, rg_error_t *err) {
+rg_status_t rg_state_opts_resolve(const rg_state_opts_t *in, rg_state_opts_t *o, rg_error_t *err) {
     static const rg_state_opts_t defaults = RG_STATE_OPTS_INIT;
     rg_status_t st = rg_struct_in(o, sizeof *o, RG_STATE_OPTS_SIZE_FIRST, in ? in : &defaults, "rg_state_opts", err);
     if (st != RG_OK) return st;
@@ -94,7 +94,7 @@ rg_status_t rg_state_sync(rg_group_t *g, rg_state_t *s, const rg_state_opts_t *o
     if (st != RG_OK) return st;
     if (!s) return rg_refuse(g, RG_ERR_INVALID, "rg_state_sync: state is NULL; make one with rg_state_create");
     st = rg_struct_check(result, RG_STATE_RESULT_SIZE_FIRST, "rg_state_result", &err);
-    if (st == RG_OK) st = resolve(opts, &x.o, &err);
+    if (st == RG_OK) st = rg_state_opts_resolve(opts, &x.o, &err);
     if (st != RG_OK) return rg_refuse(g, st, "rg_state_sync: %s", err.text);
     x.r = (rg_state_result_t)RG_STATE_RESULT_INIT;
     x.op_result = (rg_result_t)RG_RESULT_INIT;

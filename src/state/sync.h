@@ -1,5 +1,6 @@
 /* sync.h: what the files of one rg_state_sync() share: the member's side of a comparison and of the rounds that follow.
- * Lives as long as the call. Relies on state.h; nothing but sync.c, compare.c and rounds.c may use it. */
+ * Lives as long as the call. Relies on state.h; nothing but sync.c, compare.c, rounds.c and
+ * fetch.h may use it. */
 #ifndef RG_SYNC_H
 #define RG_SYNC_H
 
@@ -77,6 +78,9 @@ rg_status_t rg_sync_ended(rg_sync_t *x, rg_status_t st);
 /* An error that all members see alike. */
 rg_status_t rg_sync_fail(rg_sync_t *x, rg_status_t st, uint32_t blame, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* Options as they were meant; INVALID with a text. */
+rg_status_t rg_state_opts_resolve(const rg_state_opts_t *in, rg_state_opts_t *o, rg_error_t *err);
 
 /* compare.c */
 rg_status_t rg_sync_reserve_heads(rg_sync_t *x);

@@ -1,8 +1,9 @@
 /* fuzz_state.c: any bytes as a state file and as what members tell each other. A file either gives the whole content or
  * changes nothing; so that the fuzzer gets past the hashes, the first byte of the input says which of them are made
- * right before the file is read. Heads that are accepted must lead to a choice or a refusal with a text. It relies on
- * the library's internals for hashes alone. */
-#include "state/state.h"
+ * right before the file is read. What is read as a question or an answer about a served state is written back as the
+ * same bytes, as far as they mean something. Heads that are accepted must lead to a choice or a refusal with a text. It
+ * relies on the library's internals for hashes alone. */
+#include "state/serve.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,11 +76,29 @@ static void as_heads(const uint8_t *data, size_t n) {
     else NEED(c.winner < k && c.holders + c.receivers == k && c.holders && c.buffer_bytes >= RG_STATE_BUFFER_MIN);
 }
 
+/* What is accepted has one meaning: written and read again it is the same. */
+static void as_talk(const uint8_t *data, size_t n) {
+    rg_question_t q, q2;
+    rg_answer_t a2, r;
+    uint8_t raw[RG_TALK_HEAD_BYTES];
+    if (n >= RG_TALK_BYTES && rg_question_get(&q, data)) {
+        rg_question_put(&q, raw);
+        NEED(rg_question_get(&q2, raw) && q.kind == q2.kind && q.snapshot == q2.snapshot && q.first == q2.first);
+        NEED(q.count == q2.count && q.bytes == q2.bytes && q.low == q2.low && rg_hash_equal(&q.layout, &q2.layout));
+    }
+    if (n < RG_TALK_HEAD_BYTES || !rg_answer_get(&r, data)) return;
+    NEED(r.snapshot && r.revision && r.whole <= 1 && r.n_pieces <= RG_STATE_PIECES_MAX);
+    rg_answer_put(&r, raw);
+    NEED(rg_answer_get(&a2, raw) && r.snapshot == a2.snapshot && r.revision == a2.revision && r.bytes == a2.bytes);
+    NEED(r.n_pieces == a2.n_pieces && rg_hash_equal(&r.root, &a2.root) && rg_hash_equal(&r.layout, &a2.layout));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     setup();
     if (n < 1 || n > 8192) return 0;
     as_file(data, n);
     as_heads(data + 1, n - 1);
+    as_talk(data + 1, n - 1);
     return 0;
 }

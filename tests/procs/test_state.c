@@ -18,7 +18,8 @@ struct space {
     atomic_int in_sync; /* members that are about to call */
     atomic_uint steps[MEMBERS];
     atomic_int end;
-    uint32_t lost; /* members that are killed */
+    uint32_t lost;               /* members that are killed */
+    volatile uint64_t *newcomer; /* what one has fetched so far */
     volatile uint64_t received[MEMBERS];
     volatile uint32_t retries[MEMBERS];
 };
@@ -172,6 +173,97 @@ static int newcomers(void) {
     return procs_coordinator_stop(&co) == 0 && ok;
 }
 
+/* ---- A newcomer that fetches while the others work, and loses some of them
+ * ----------------------------------------------------------------------------------------------- */
+
+#define RATE (40u << 20) /* of each donor, so that the fetch takes long enough to be met */
+
+static int work(int index, struct space *x, rg_group_t *g, rg_state_t *s, const uint64_t *p, int joined) {
+    rg_change_t c = RG_CHANGE_INIT;
+    rg_state_opts_t o = RG_STATE_OPTS_INIT;
+    o.touched_only = RG_ON;
+    c.joined = joined != 0;
+    for (int64_t over = 0; !over;) {
+        rg_state_result_t r = RG_STATE_RESULT_INIT;
+        rg_status_t st = c.joined ? rg_state_sync(g, s, &o, &r) : RG_OK;
+        PROCS_REQUIRE(st == RG_OK, "member %d: %s: %s", index, rg_status_name(st), r.text);
+        if (c.joined) PROCS_REQUIRE(is(p, BYTES, 1), "member %d: wrong content", index);
+        if (c.joined) x->received[index] += r.pieces_received;
+        over = atomic_load(&x->end);
+        st = rg_all_reduce(g, &over, &over, 1, RG_I64, RG_MAX, NULL, NULL);
+        PROCS_REQUIRE(st == RG_OK, "member %d: %s", index, rg_status_name(st));
+        atomic_fetch_add(&x->steps[index], 1);
+        st = rg_group_boundary(g, &c);
+        PROCS_REQUIRE(st == RG_OK, "member %d: boundary: %s", index, rg_status_name(st));
+    }
+    return 0;
+}
+
+/* All but the last have the content and give it. */
+static int background(int index, void *arg) {
+    struct space *x = arg;
+    rg_group_t *g = NULL;
+    rg_error_t err;
+    rg_state_t *s;
+    uint64_t *p;
+    rg_state_serve_opts_t so = RG_STATE_SERVE_OPTS_INIT;
+    rg_state_result_t r = RG_STATE_RESULT_INIT;
+    int has = index < MEMBERS - 1;
+    rg_config_t cfg = procs_config(x->address, "background", has ? MEMBERS - 1 : 1, (uint32_t)index);
+    PROCS_REQUIRE(rg_state_create(&s, &err) == RG_OK, "no state");
+    p = has ? malloc(BYTES) : (uint64_t *)(uintptr_t)x->newcomer;
+    PROCS_REQUIRE(rg_state_add(s, "w", p, BYTES / 8, RG_U64, &err) == RG_OK, "no tensor: %s", err.text);
+    fill(p, BYTES, has ? 1 : 2);
+    rg_state_set_revision(s, has ? 7 : 0);
+    so.bytes_per_s = RATE;
+    if (has) {
+        PROCS_REQUIRE(rg_group_join(&cfg, &g, &err) == RG_OK, "join: %s", err.text);
+        PROCS_REQUIRE(rg_state_serve(g, s, &so) == RG_OK, "serve");
+    } else {
+        PROCS_REQUIRE(rg_state_join(&cfg, s, NULL, &g, &r, &err) == RG_OK, "join: %s", err.text);
+        PROCS_REQUIRE(r.revision == 7 && r.rejected == 0 && is(p, BYTES, 1), "fetched revision %llu, %u refused",
+                      (unsigned long long)r.revision, r.rejected);
+        x->received[index] = r.pieces_received;
+        x->retries[index] = r.retries;
+    }
+    return work(index, x, g, s, p, !has) || close_all(g, s, has ? p : NULL);
+}
+
+static int kill_givers(uint32_t lost, uint64_t at_piece, uint32_t *met) {
+    struct procs_coordinator co;
+    struct space *s;
+    volatile uint64_t *newcomer = procs_shared(BYTES);
+    pid_t *pids = start(&s, &co, MEMBERS - 1, background);
+    if (!pids) return 0;
+    s->newcomer = newcomer;
+    int ok = PROCS_WAIT(s->steps[0] > 5 && s->steps[1] > 5 && s->steps[2] > 5, 20);
+    pids[MEMBERS - 1] = procs_fork(background, MEMBERS - 1, s);
+    ok = ok && PROCS_WAIT(newcomer[at_piece << 17] == word_of(1, at_piece << 17), 40);
+    for (uint32_t i = 0; i < lost; i++) kill(pids[i], SIGKILL);
+    ok = ok && PROCS_WAIT(s->steps[MEMBERS - 1] > 5, 40);
+    atomic_store(&s->end, 1);
+    for (uint32_t i = 0; i < MEMBERS; i++) {
+        int rc = procs_end(pids[i], 30);
+        ok = ok && (rc == 0 || (i < lost && rc == 256 + SIGKILL));
+    }
+    *met += s->retries[MEMBERS - 1];
+    if (s->received[MEMBERS - 1] != PIECES) {
+        fprintf(stderr, "test_state: %llu pieces came for %u\n", (unsigned long long)s->received[MEMBERS - 1], PIECES);
+        ok = 0;
+    }
+    return procs_coordinator_stop(&co) == 0 && ok;
+}
+
+static int givers(void) {
+    const char *text = getenv("RG_TEST_SEED");
+    uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
+    uint32_t met = 0;
+    int ok = 1;
+    for (uint32_t k = 0; k < 3 && ok; k++) ok = kill_givers(k % 3, (word_of(seed, k) >> 20) % (PIECES / 2), &met);
+    printf("       %u members of 3 were lost after they had given something\n", met);
+    return ok;
+}
+
 /* ---- Back from a file
  * ------------------------------------------------------------------------------------------------ */
 
@@ -224,6 +316,7 @@ void test_state(void) {
         int (*run)(void);
     } cases[] = { { "state__donors_killed_in_mid_fetch__only_what_was_under_way_comes_twice", donors },
                   { "state__newcomers_in_a_running_group__have_its_content_at_every_step", newcomers },
+                  { "state__givers_killed_while_a_newcomer_fetches__nothing_comes_twice", givers },
                   { "state__all_members_lost__a_new_group_goes_on_from_the_file", from_file } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (procs_wanted(cases[i].name)) procs_case(cases[i].name, cases[i].run());
