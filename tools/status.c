@@ -11,8 +11,8 @@
 static const char status_help[] =
     "usage: regroup status [ADDRESS] [--json] [--timeout S]\n"
     "\n"
-    "Shows the groups of the coordinator at ADDRESS (\"host:port\", \"[v6]:port\"; RG_COORDINATOR when not given; of a\n"
-    "list the first that serves; the data port of a member that has taken the office over answers too), and for\n"
+    "Shows the groups of the coordinator at ADDRESS (\"host:port\", \"[v6]:port\"; RG_COORDINATOR when not given;\n"
+    "of a list the first that serves; the data port of a member that has taken the office over answers too), and for\n"
     "every member its rank, identity, label, address, boundary, bytes moved and the age of its last heartbeat; then\n"
     "which host and site it is on (equal marks are one place) and what its links take.\n"
     "\n"
@@ -78,8 +78,9 @@ static void status_office(json_t *group) {
     else printf("  office: held by the coordinator");
     if (!status_int(o, "voters")) printf("\n"); /* there is no view yet */
     else
-        printf("; %lld of %lld votes are here%s\n", (long long)status_int(o, "votes"), (long long)status_int(o, "voters"),
-           json_is_true(json_object_get(o, "acting")) ? "" : ": NO QUORUM, it does not act");
+        printf("; %lld of %lld votes are here%s\n", (long long)status_int(o, "votes"),
+               (long long)status_int(o, "voters"),
+               json_is_true(json_object_get(o, "acting")) ? "" : ": NO QUORUM, it does not act");
 }
 
 static void status_table(json_t *all) {

@@ -132,8 +132,6 @@ uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage
     return (uint32_t)(2 + n * BLOB_ENTRY);
 }
 
-int rgt_blob_outward(const uint8_t *blob, uint32_t len) { return blob && len >= 2 && (blob[1] & OUTWARD) != 0; }
-
 int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[ADDRS_MAX]) {
     if (!blob || len < 2 || blob[0] != VERSION) return -1;
     int n = blob[1] & ~OUTWARD;
@@ -157,6 +155,12 @@ int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[
         }
     }
     return n;
+}
+
+/* Of a blob that makes no sense it is not true: such a peer is an error and not somebody to wait for. */
+int rgt_blob_outward(const uint8_t *blob, uint32_t len) {
+    struct sockaddr_storage all[ADDRS_MAX];
+    return rgt_blob_get(blob, len, all) > 0 && (blob[1] & OUTWARD) != 0;
 }
 
 socklen_t rgt_salen(const struct sockaddr_storage *a) {
