@@ -6,6 +6,7 @@
  * It knows hosts only, level 0 of the topology, in any numbering of ranks and with uneven hosts. Given lengths do not
  * go: a rank would have to know those of all the others. TMP holds what is on its way, each place of it used once: with
  * even hosts up to 5 times what a rank sends, so it is for no more than BYTES_MAX. */
+#include "assume.h"
 #include "segments.h"
 
 #define BYTES_MAX 4194304.0
@@ -27,11 +28,16 @@ typedef struct part {
     uint32_t host, number, lo, end;
 } part_t;
 
-static uint32_t size_of(const hier_t *x, uint32_t host) { return x->first[host + 1] - x->first[host]; }
+static uint32_t size_of(const hier_t *x, uint32_t host) {
+    uint32_t n = x->first[host + 1] - x->first[host];
+    RG_ASSUME(n > 0); /* a host is known by its members */
+    return n;
+}
 
 static uint32_t rank_of(const hier_t *x, uint32_t host, uint32_t i) { return x->member[x->first[host] + i]; }
 
 static uint32_t parts_of(const hier_t *x, uint32_t host) {
+    RG_ASSUME(x->split > 0); /* the largest host has members */
     return x->split < size_of(x, host) ? x->split : size_of(x, host);
 }
 
@@ -165,6 +171,7 @@ static int find_hosts(hier_t *x) {
         if (size_of(x, h) > most) most = size_of(x, h);
     }
     x->mine = host_of[x->d->rank];
+    RG_ASSUME(x->hosts > 1); /* else applies() had said no */
     x->split = (most + x->hosts - 2) / (x->hosts - 1);
     x->deps = rg_sched_scratch(x->s, (size_t)size_of(x, x->mine) * most);
     return x->deps != NULL;

@@ -76,24 +76,11 @@ static int measure(const char *level, const rg_quant_t *q, const data_t *d, int 
     return 1;
 }
 
-int main(int argc, char **argv) {
+/* Every codec at every level that this CPU has. 1: all were measured. */
+static int measure_all(data_t *d, const char *only, int json) {
     static const char *const levels[] = { "scalar", "avx2", "avx512" };
-    const char *only = NULL;
-    int json = 0, ok = 1, rows = 0;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--json") == 0) json = 1;
-        else if (strcmp(argv[i], "--level") == 0 && i + 1 < argc) only = argv[++i];
-        else {
-            fprintf(stderr, "usage: %s [--level scalar|avx2|avx512] [--json]\n", argv[0]);
-            return 2;
-        }
-    }
-    data_t d = { malloc(N * sizeof(float)), malloc(N * sizeof(float)), malloc(N * sizeof(float)) };
-    if (d.x == NULL || d.y == NULL || d.w == NULL) {
-        fprintf(stderr, "out of memory\n");
-        return 1;
-    }
-    fill(d.x);
+    int ok = 1, rows = 0;
+    fill(d->x);
     if (json) printf("[");
     else
         printf("%-7s %-12s %-10s %7s %8s %8s %8s %10s\n", "level", "wire", "rounding", "bits", "encode", "decode",
@@ -104,13 +91,30 @@ int main(int argc, char **argv) {
             for (uint32_t flags = 0; ok && flags < 2; flags++) {
                 rg_quant_t q = RG_QUANT_INIT((rg_wire_t)wire);
                 q.flags = flags;
-                ok = measure(levels[l], &q, &d, json, rows++ == 0);
+                ok = measure(levels[l], &q, d, json, rows++ == 0);
             }
     }
     if (json) printf("\n]\n");
     if (ok && rows == 0) fprintf(stderr, "this CPU has no such level: %s\n", only);
+    return ok && rows != 0;
+}
+
+int main(int argc, char **argv) {
+    const char *only = NULL;
+    int json = 0, ok = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0) json = 1;
+        else if (strcmp(argv[i], "--level") == 0 && i + 1 < argc) only = argv[++i];
+        else {
+            fprintf(stderr, "usage: %s [--level scalar|avx2|avx512] [--json]\n", argv[0]);
+            return 2;
+        }
+    }
+    data_t d = { malloc(N * sizeof *d.x), malloc(N * sizeof *d.y), malloc((size_t)N * 4) };
+    if (d.x == NULL || d.y == NULL || d.w == NULL) fprintf(stderr, "out of memory\n");
+    else ok = measure_all(&d, only, json);
     free(d.x);
     free(d.y);
     free(d.w);
-    return ok && rows != 0 ? 0 : 1;
+    return ok ? 0 : 1;
 }

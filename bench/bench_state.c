@@ -43,11 +43,15 @@ static uint64_t sum_of(const uint64_t *p, uint64_t words) {
 }
 
 static int hash_pass(uint64_t bytes) {
-    rg_state_t *s;
+    rg_state_t *s = NULL;
     uint64_t *p = malloc(bytes);
     double hash[5], sum[5];
     uint64_t sink = 0;
-    if (!p || rg_state_create(&s, NULL) != RG_OK || rg_state_add(s, "w", p, bytes, RG_U8, NULL) != RG_OK) return 1;
+    if (!p || rg_state_create(&s, NULL) != RG_OK || rg_state_add(s, "w", p, bytes, RG_U8, NULL) != RG_OK) {
+        rg_state_destroy(s);
+        free(p);
+        return 1;
+    }
     for (uint64_t i = 0; i < bytes / 8; i++) p[i] = i * 0x9e3779b97f4a7c15u;
     for (int k = 0; k < 5; k++) {
         double a = used();

@@ -123,6 +123,7 @@ static uint64_t set_name(rg_op_key_t key, uint32_t colour) {
 /* The members of a colour in rank order. Returns how many. */
 static uint32_t members_of(const split_t *s, uint32_t colour, place_t *places) {
     uint32_t n = 0;
+    RG_ASSUME(places); /* split_room() made them before the exchange that filled the rows */
     for (uint32_t i = 0; i < s->n; i++)
         if (s->rows[i].colour == colour) places[n++] = (place_t){ s->ids[i], colour, s->rows[i].key, i };
     qsort(places, n, sizeof *places, by_key);

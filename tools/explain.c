@@ -189,8 +189,10 @@ static int explain_run(struct explain *e) {
     size_t n = rg_sched_explain(&d, &e->m.cost, &how, NULL, 0);
     rg_prediction_t *p = calloc(n + 1, sizeof *p);
     struct candidate *k = calloc(n + 1, sizeof *k);
-    int rc = p && k ? TOOL_OK : tool_failed("explain", "out of memory");
-    if (!rc) {
+    int rc = TOOL_OK;
+    if (!p || !k) {
+        rc = tool_failed("explain", "out of memory");
+    } else {
         rg_sched_explain(&d, &e->m.cost, &how, p, n);
         for (size_t i = 0; i < n; i++) {
             if (p[i].alg == chosen) p[i].chunk = d.chunk; /* the tuning file may have its own */

@@ -428,9 +428,11 @@ static int tune_member(void *arg) {
     t->c.dtype = RG_F32;
     t->c.op = RG_SUM;
     t->c.alloc = t->alloc;
-    if (!rc && (!fields || coll_open(&t->c, t->max)))
-        rc = tool_failed("tune", "out of memory: two buffers of %llu bytes", (unsigned long long)t->max);
-    if (!rc) rc = tune_run(t, fields);
+    if (!rc) {
+        if (!fields || coll_open(&t->c, t->max))
+            rc = tool_failed("tune", "out of memory: two buffers of %llu bytes", (unsigned long long)t->max);
+        else rc = tune_run(t, fields);
+    }
     rg_group_destroy(t->c.g);
     coll_close(&t->c);
     model_free(&t->model);

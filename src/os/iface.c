@@ -138,7 +138,10 @@ static int parse_selector(const struct ifaddrs *all, const char *at, item_t *ite
         at += len;
         if (*at == ',') at++;
     }
-    if (n == 0) return fail_listing(all, err, "interface selector names nothing:", selector);
+    if (n == 0) {
+        fail_listing(all, err, "interface selector names nothing:", selector);
+        return RG_ERR_INVALID;
+    }
     return n;
 }
 
@@ -180,7 +183,7 @@ static int towards(const struct ifaddrs *all, const char *remote, struct sockadd
     int rc = getaddrinfo(host, "9", &hints, &a);
     if (rc == EAI_MEMORY) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory to read the address \"%.100s\"", remote);
     if (rc != 0) return rg_fail(err, RG_ERR_INVALID, 0, "\"%.100s\" is not a numeric address", remote);
-    struct sockaddr_storage self;
+    struct sockaddr_storage self = { .ss_family = AF_UNSPEC };
     socklen_t len = sizeof self;
     int loop = is_loopback(a->ai_addr), e = 0;
     int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);

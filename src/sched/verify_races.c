@@ -310,21 +310,23 @@ int rg_proof_races(rg_proof_t *p, rg_proof_visit_fn visit, void *user) {
     size_t most = 1;
     for (uint32_t r = 0; r < p->n; r++)
         if (p->s[r]->n_steps > most) most = p->s[r]->n_steps;
-    work_t w = { .v = malloc(3 * most * sizeof *w.v),
-                 .keys = malloc(6 * most * sizeof *w.keys),
-                 .spare = malloc(6 * most * sizeof *w.spare),
-                 .pieces = calloc(6 * most, sizeof *w.pieces) };
-    w.before.bits = malloc((most + 63) / 64 * most * sizeof *w.before.bits);
-    int ok = w.v != NULL && w.keys != NULL && w.spare != NULL && w.pieces != NULL && w.before.bits != NULL;
+    /* What these hold stays; only reads and queries may have to move when they grow. */
+    access_t *v = malloc(3 * most * sizeof *v);
+    rg_proof_key_t *keys = malloc(6 * most * sizeof *keys), *spare = malloc(6 * most * sizeof *spare);
+    piece_t *pieces = calloc(6 * most, sizeof *pieces);
+    uint64_t *bits = malloc((most + 63) / 64 * most * sizeof *bits);
+    work_t w = { .v = v, .keys = keys, .spare = spare, .pieces = pieces };
+    w.before.bits = bits;
+    int ok = v != NULL && keys != NULL && spare != NULL && pieces != NULL && bits != NULL;
     if (!ok) rg_proof_nomem(p);
     for (uint32_t r = 0; ok && r < p->n; r++) ok = check_rank(p, r, &w, visit, user);
     if (ok) ok = answer(p, &w);
-    free(w.v);
-    free(w.keys);
-    free(w.spare);
-    free(w.pieces);
+    free(v);
+    free(keys);
+    free(spare);
+    free(pieces);
+    free(bits);
     free(w.reads);
     free(w.queries);
-    free(w.before.bits);
     return ok;
 }
