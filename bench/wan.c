@@ -95,6 +95,7 @@ static struct packet heap_pop(void) {
         heap[i] = heap[c];
     }
     heap[i] = last;
+    heap[waiting] = (struct packet){ 0 }; /* nothing is held twice */
     return top;
 }
 
@@ -246,7 +247,7 @@ static void report(void) {
 }
 
 int main(int argc, char **argv) {
-    char *links[NODES_MAX * NODES_MAX], *names[NODES_MAX], *all = NULL;
+    char *links[NODES_MAX * NODES_MAX], *names[NODES_MAX] = { NULL }, *all = NULL;
     int n_links = 0, home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (argc < 2 || strcmp(argv[1], "--help") == 0) return fputs(help, stdout), argc < 2 ? 2 : 0;
     for (int i = 1; i < argc; i++) {

@@ -81,10 +81,14 @@ struct site {
     int call;
 };
 
+/* What a library with a mistake would do, once, in the victim: the judge must find it. */
+enum { PLANT_NONE, PLANT_SWALLOWED, PLANT_CHANGED, PLANT_KEPT, PLANT_OPEN, PLANTS };
+
 struct plan {
     uint32_t at;         /* which place; 0: nothing fails */
     uint32_t nth, times; /* the call with this number there, and so many in all */
     int error;
+    int plant;
 };
 
 struct outcome {

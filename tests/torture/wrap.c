@@ -67,6 +67,18 @@ static int fails(int call, const void *from) {
     return shared->plan.error;
 }
 
+/* Whether the planted mistake happens here: the first time only. */
+static int planted(int which) {
+    static atomic_int done;
+    return armed && mine && shared->plan.plant == which && !atomic_exchange(&done, 1);
+}
+
+/* A changed byte in what came, if that is long: a part of an operation. */
+static ssize_t changed(void *p, ssize_t n) {
+    if (n >= 2048 && planted(PLANT_CHANGED)) ((uint8_t *)p)[n / 2] ^= 0x10;
+    return n;
+}
+
 #define FAILS(name) fails(CALL_##name, __builtin_return_address(0))
 
 /* ---- Memory ----------------------------------------------------------------------------------------------------- */
@@ -94,6 +106,13 @@ static void *hold(void *p, int call, const void *from) {
     held[i].call = call;
     pthread_mutex_unlock(&held_lock);
     return p;
+}
+
+static int is_held(const void *p) {
+    pthread_mutex_lock(&held_lock);
+    int held_here = p && held[held_cell(p)].p;
+    pthread_mutex_unlock(&held_lock);
+    return held_here;
 }
 
 static void let_go(const void *p) {
@@ -164,6 +183,7 @@ REAL(char *, strdup, const char *s) {
 }
 
 REAL(void, free, void *p) {
+    if (armed && is_held(p) && planted(PLANT_KEPT)) return;
     let_go(p);
     __real_free(p);
 }
@@ -183,7 +203,10 @@ static ssize_t lose(int fd) {
     return -1;
 }
 
-REAL(int, socket, int d, int t, int p) { return FAILS(socket) ? -1 : __real_socket(d, t, p); }
+REAL(int, socket, int d, int t, int p) {
+    if (planted(PLANT_OPEN)) __real_socket(d, t, p);
+    return FAILS(socket) ? -1 : __real_socket(d, t, p);
+}
 REAL(int, accept4, int fd, struct sockaddr *a, socklen_t *n, int f) {
     return FAILS(accept4) ? -1 : __real_accept4(fd, a, n, f);
 }
@@ -218,7 +241,7 @@ REAL(ssize_t, recv, int fd, void *p, size_t n, int f) {
     int e = FAILS(recv);
     if (e == WHAT_LOST) return lose(fd);
     if (e > 0) return -1;
-    return __real_recv(fd, p, e == WHAT_SHORT && n > 1 && is_stream(fd) ? 1 : n, f);
+    return changed(p, __real_recv(fd, p, e == WHAT_SHORT && n > 1 && is_stream(fd) ? 1 : n, f));
 }
 
 REAL(ssize_t, send, int fd, const void *p, size_t n, int f) {
@@ -273,6 +296,9 @@ REAL(ssize_t, sendmsg, int fd, const struct msghdr *m, int f) {
     int e = FAILS(sendmsg);
     if (e == WHAT_LOST) return lose(fd);
     if (e > 0) return -1;
+    size_t all = 0;
+    for (size_t i = 0; i < m->msg_iovlen; i++) all += m->msg_iov[i].iov_len;
+    if (all >= 2048 && planted(PLANT_SWALLOWED)) return (ssize_t)all; /* it failed, and nobody looked */
     if (e != WHAT_SHORT || !is_stream(fd)) return __real_sendmsg(fd, m, f);
     struct iovec one = first_byte(m->msg_iov, m->msg_iovlen);
     struct msghdr less = *m;
@@ -286,7 +312,10 @@ REAL(ssize_t, readv, int fd, const struct iovec *v, int n) {
     if (e == WHAT_LOST) return lose(fd);
     if (e > 0) return -1;
     struct iovec one = first_byte(v, n < 0 ? 0 : (size_t)n);
-    return e == WHAT_SHORT ? __real_readv(fd, &one, 1) : __real_readv(fd, v, n);
+    if (e == WHAT_SHORT) return __real_readv(fd, &one, 1);
+    ssize_t got = __real_readv(fd, v, n);
+    if (got > 0) changed(v[0].iov_base, (size_t)got < v[0].iov_len ? got : (ssize_t)v[0].iov_len);
+    return got;
 }
 
 /* ---- Files and descriptors -------------------------------------------------------------------------------------- */
