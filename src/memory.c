@@ -15,16 +15,15 @@ typedef struct range {
     uintptr_t from, to;
 } range_t;
 
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static range_t *ranges; /* by address, none overlaps another */
 static size_t n_ranges, cap_ranges;
 
-/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child, which has one
- * thread, gets a new lock: only the thread that took the old one may give it back. */
-static void hold(void) { pthread_rwlock_wrlock(&lock); }
-static void let_go(void) { pthread_rwlock_unlock(&lock); }
-static void renew(void) { pthread_rwlock_init(&lock, NULL); }
-__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, renew); }
+/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child's one
+ * thread gives it back there too. */
+static void hold(void) { pthread_mutex_lock(&lock); }
+static void let_go(void) { pthread_mutex_unlock(&lock); }
+__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, let_go); }
 
 rg_status_t rg_alloc(size_t bytes, void **out, rg_error_t *err) {
     if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_alloc: out is NULL; pass the address of a pointer");
@@ -74,15 +73,15 @@ rg_status_t rg_register(void *p, size_t bytes, rg_error_t *err) {
                        p);
     if (bytes > UINTPTR_MAX - from)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_register: %zu bytes at %p reach beyond the address space", bytes, p);
-    pthread_rwlock_wrlock(&lock);
+    pthread_mutex_lock(&lock);
     rg_status_t st = insert(from, from + bytes, err);
-    pthread_rwlock_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     return st;
 }
 
 rg_status_t rg_unregister(void *p) {
     rg_status_t st = RG_ERR_INVALID;
-    pthread_rwlock_wrlock(&lock);
+    pthread_mutex_lock(&lock);
     size_t i = find((uintptr_t)p);
     if (i < n_ranges && ranges[i].from == (uintptr_t)p) {
         n_ranges--;
@@ -94,15 +93,15 @@ rg_status_t rg_unregister(void *p) {
         ranges = NULL;
         cap_ranges = 0;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     return st;
 }
 
 int rg_memory_registered(const void *p, size_t bytes) {
     uintptr_t from = (uintptr_t)p;
-    pthread_rwlock_rdlock(&lock);
+    pthread_mutex_lock(&lock);
     size_t i = find(from);
     int in = i < n_ranges && ranges[i].from <= from && bytes <= ranges[i].to - from;
-    pthread_rwlock_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     return in;
 }

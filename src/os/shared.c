@@ -23,19 +23,18 @@
 #define FILL_STEP ((size_t)64 << 20)  /* a signal makes the kernel give back a whole step and start it again, */
 #define FILL_LEAST ((size_t)64 << 10) /* so steps get shorter until one fits between two signals of a busy timer */
 
-static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static rg_region_t *table; /* by address */
 static size_t cap;
 static atomic_size_t count; /* written under the lock; looked at without it to answer quickly that there is nothing */
 static atomic_ullong generation = 1;
 static uint64_t last_id;
 
-/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child, which has one
- * thread, gets a new lock: only the thread that took the old one may give it back. */
-static void hold(void) { pthread_rwlock_wrlock(&lock); }
-static void let_go(void) { pthread_rwlock_unlock(&lock); }
-static void renew(void) { pthread_rwlock_init(&lock, NULL); }
-__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, renew); }
+/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child's one
+ * thread gives it back there too. */
+static void hold(void) { pthread_mutex_lock(&lock); }
+static void let_go(void) { pthread_mutex_unlock(&lock); }
+__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, let_go); }
 
 /* The first entry that begins above p. */
 static size_t above(const uint8_t *p) {
@@ -73,13 +72,13 @@ static int fill(int fd, size_t len) {
 }
 
 static rg_status_t insert(rg_region_t *r, rg_error_t *err) {
-    pthread_rwlock_wrlock(&lock);
+    pthread_mutex_lock(&lock);
     size_t n = atomic_load_explicit(&count, memory_order_relaxed);
     if (n == cap) {
         size_t more = cap ? cap * 2 : 16;
         rg_region_t *bigger = realloc(table, more * sizeof *table);
         if (!bigger) {
-            pthread_rwlock_unlock(&lock);
+            pthread_mutex_unlock(&lock);
             return rg_fail(err, RG_ERR_NOMEM, 0, "no memory to note a shared region");
         }
         table = bigger;
@@ -90,7 +89,7 @@ static rg_status_t insert(rg_region_t *r, rg_error_t *err) {
     r->id = ++last_id;
     table[i] = *r;
     atomic_store_explicit(&count, n + 1, memory_order_release);
-    pthread_rwlock_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     return RG_OK;
 }
 
@@ -153,7 +152,7 @@ rg_status_t rg_shared_alloc(size_t bytes, int huge, void **out, rg_error_t *err)
 void rg_shared_free(void *p) {
     if (!p) return;
     rg_region_t r = { .fd = -1 };
-    pthread_rwlock_wrlock(&lock);
+    pthread_mutex_lock(&lock);
     size_t n = atomic_load_explicit(&count, memory_order_relaxed), i = above(p);
     if (i > 0 && table[i - 1].base == p) {
         r = table[i - 1];
@@ -161,14 +160,14 @@ void rg_shared_free(void *p) {
         atomic_store_explicit(&count, n - 1, memory_order_release);
         atomic_fetch_add_explicit(&generation, 1, memory_order_release);
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     unmake(&r); /* after the table has forgotten it: nobody finds memory that is not there */
 }
 
 int rg_shared_find(const void *p, size_t len, rg_region_t *out) {
     int found = 0;
     if (atomic_load_explicit(&count, memory_order_acquire) == 0) return 0;
-    pthread_rwlock_rdlock(&lock);
+    pthread_mutex_lock(&lock);
     size_t i = above(p);
     if (i > 0) {
         const rg_region_t *r = &table[i - 1];
@@ -176,7 +175,7 @@ int rg_shared_find(const void *p, size_t len, rg_region_t *out) {
         found = off <= r->len && len <= r->len - off;
         if (found) *out = *r;
     }
-    pthread_rwlock_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     return found;
 }
 
@@ -184,9 +183,9 @@ uint64_t rg_shared_generation(void) { return atomic_load_explicit(&generation, m
 
 int rg_shared_alive(uint64_t id) {
     int alive = 0;
-    pthread_rwlock_rdlock(&lock);
+    pthread_mutex_lock(&lock);
     size_t n = atomic_load_explicit(&count, memory_order_relaxed);
     for (size_t i = 0; i < n && !alive; i++) alive = table[i].id == id;
-    pthread_rwlock_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     return alive;
 }
