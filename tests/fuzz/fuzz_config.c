@@ -1,7 +1,8 @@
 /* fuzz_config.c: any bytes as what a user configures: RG_* variables, structures of other versions, tuning files,
- * interface selectors, addresses, sizes and times behind options. A refusal must leave nothing behind and say why; what
- * is accepted must be in its bounds and mean the same when it is read again. The first byte chooses the door. It relies
- * on internals of the library, answers for the resolver of names (no packet may leave), and keeps no state. */
+ * interface selectors, addresses and lists of them, sizes and times behind options. A refusal must leave nothing behind
+ * and say why; what is accepted must be in its bounds and mean the same when it is read again. The first byte chooses
+ * the door. It relies on internals of the library, answers for the resolver of names (no packet may leave), and keeps
+ * no state. */
 #include "config.h"
 #include "os/os.h"
 #include "sched/sched.h"
@@ -84,6 +85,29 @@ static void address(const char *text) {
     NEED(memcmp(&sa[0], &again[0], sizeof again[0]) == 0);
 }
 
+/* "a:1,b:2": what is understood means the same when it is written down and read again; one alone is as without lists. */
+static void address_list(const char *text) {
+    enum { MOST = 4, ROOM = 96 };
+    struct sockaddr_storage sa[MOST], again[MOST];
+    rg_error_t err = { 0 };
+    char buf[MOST * ROOM];
+    size_t used = 0;
+    int n = rg_os_resolve_list(text, sa, MOST, &err);
+    NEED(n != 0 && n <= MOST);
+    if (n < 0) {
+        refused((rg_status_t)n, &err);
+        return;
+    }
+    if (!strpbrk(text, ", ")) NEED(rg_os_resolve(text, again, MOST, &err) == n);
+    for (int i = 0; i < n; i++) {
+        if (i) buf[used++] = ',';
+        rg_os_addr_text((struct sockaddr *)&sa[i], buf + used, ROOM - 1);
+        used += strlen(buf + used);
+    }
+    NEED(rg_os_resolve_list(buf, again, MOST, &err) == n);
+    NEED(memcmp(sa, again, (size_t)n * sizeof sa[0]) == 0);
+}
+
 static void selector(const char *text, const char *remote) {
     struct sockaddr_storage sa[4];
     rg_error_t err = { 0 };
@@ -142,7 +166,7 @@ static void config_is(const rg_config_t *in) {
     NEED(c.chunk_bytes == again.chunk_bytes && c.small_bytes == again.small_bytes && c.undo == again.undo);
     if (c.algorithm) algorithms(c.algorithm);
     if (c.interface) selector(c.interface, c.coordinator);
-    address(c.coordinator);
+    address_list(c.coordinator);
     rg_config_free(strings);
     rg_config_free(strings2);
 }
@@ -265,6 +289,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     case 'E': environment(text); break;
     case 'T': tuning(text, size - 1); break;
     case 'A': address(text); break;
+    case 'L': address_list(text); break;
     case 'I': selector(text, NULL); break;
     case 'G': algorithms(text); break;
     case 'O': options(text); break;

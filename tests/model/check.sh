@@ -44,6 +44,7 @@ explore rule-l 0 safety "" FAULTS=1
 explore rule-s 0 safety "" FAULTS=1 RULE_S=1
 explore chosen-and-lost 0 safety "" FAULTS=0 SCENE=2
 explore all-fenced 0 safety "" FAULTS=0 SCENE=3
+explore two-proposals 0 safety "" FAULTS=0 SCENE=6 WITNESS=0
 if [ "$size" = large ]; then
     explore no-witness 0 safety "" FAULTS=1 WITNESS=0
     explore no-witness-rule-s 0 safety "" FAULTS=1 WITNESS=0 RULE_S=1
@@ -73,6 +74,7 @@ plant no-barrier 7 FAULTS=1
 plant passes-promised-boundary 8 FAULTS=1 JOINS=1
 plant promise-is-forgotten 9 FAULTS=0 SCENE=5 JOINS=1
 plant fenced-are-forgotten 10 FAULTS=0 SCENE=3
+plant lowest-term-wins 11 FAULTS=0 SCENE=6 WITNESS=0
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -40,6 +40,7 @@ byte faults;
 #define PLANT_BOUNDARY 8
 #define PLANT_NO_OWED 9
 #define PLANT_NO_PENDING 10
+#define PLANT_LOWEST_TERM 11
 
 #define MEMBERS 4
 #define VIEWS 9
@@ -497,7 +498,7 @@ inline read_up(o, m) {
         :: rk == REPORT ->
             if
             :: re && round[o] == COLLECT && view[re].parent == view[ov[o]].epoch &&
-               (prop[o] == 0 || rd > pterm[o]) ->
+               (prop[o] == 0 || (plant == PLANT_LOWEST_TERM -> rd < pterm[o] : rd > pterm[o])) ->
                 prop[o] = re; pterm[o] = rd; installed[o] = 0
             :: else
             fi;
@@ -761,6 +762,15 @@ init {
         :: scene == 5 -> /* all have promised for a candidate, which died with the office */
             promised[0] = 1; promised[1] = 1; promised[2] = 1; promise[0] = 1; promise[1] = 1; promise[2] = 1;
             over[CAND] = 1; odead[0] = 1; follow[0] = 0; follow[1] = 0; follow[2] = 0
+        :: scene == 6 -> /* two proposals for one epoch: 0 has accepted that of office 0, which the others have left;
+                          * office 1 claimed a higher term, had its own chosen by 1 and 2, and died before it said so */
+            views = 3; chosen[2] = 3;
+            view[2].epoch = 2; view[2].parent = 1; view[2].members = 3; view[2].kind = RECOVERY; view[2].data = 2;
+            view[3].epoch = 2; view[3].parent = 1; view[3].members = 6; view[3].kind = RECOVERY; view[3].data = 2;
+            fenced[0] = 1; fenced[1] = 1; fenced[2] = 1;
+            aid[0] = 2; aterm[0] = 4; aid[1] = 3; aterm[1] = 9; aid[2] = 3; aterm[2] = 9; prom[1] = 9; prom[2] = 9;
+            acting[0] = 0; conn[0] = 1; base[0] = 1; susp[0] = 6; froze[0] = 1; prop[0] = 2; pterm[0] = 4;
+            installed[0] = 1; odead[1] = 1; follow[1] = 0; follow[2] = 0
         :: else
         fi
     };
