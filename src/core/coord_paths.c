@@ -2,6 +2,7 @@
  * for a pair that has no path of its own, and who leaves when nobody can. It relies on members to say which of their
  * links are up, and by whom. It must not expel a member that is heard because somebody else takes it for dead, and it
  * decides nothing that members must agree on but suspicions. Rules L of docs/protocol.md, section 7. */
+#include "assume.h"
 #include "core/coord.h"
 
 #include <string.h>
@@ -265,6 +266,7 @@ static void settle(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat
         const rg_seat_t *stays = NULL;
         for (uint32_t i = 0; i < c->n && !stays; i++)
             if (c->seats[c->rank_seat[i]].part == largest) stays = &c->seats[c->rank_seat[i]];
+        RG_ASSUME(stays); /* a part is known by its members */
         for (uint32_t i = 0; i < c->n; i++) {
             rg_seat_t *s = &c->seats[c->rank_seat[i]];
             if (!s->suspect && s->part != largest) leaves_for(c, s, stays, text);
