@@ -77,6 +77,7 @@ rg_group_t *rig_join(rig_member_t *m, uint32_t min_size) {
     c.coordinator = m->rig->address;
     c.min_size = min_size;
     c.order = m->index + 1;
+    if (!c.log_user) c.log_user = m;
     if (rg_group_join(&c, &g, &err) != RG_OK) rig_complain(m, __FILE__, __LINE__, "join: %s", err.text);
     return g;
 }

@@ -41,7 +41,7 @@ struct rig {
     int failed; /* somebody complained */
     rg_coordinator_t *coordinator;
     char address[96];
-    rg_config_t config; /* of every member; coordinator, min_size and order are filled in */
+    rg_config_t config; /* of every member; coordinator, min_size, order are filled in, log_user (the member) if NULL */
     rig_member_t member[RIG_MAX];
     rig_body_fn body;
     void *arg;
