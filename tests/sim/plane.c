@@ -304,6 +304,7 @@ static void act_view(world_t *w, int node, int joined, uint64_t gen) {
     if (joined) {
         int elder = proc_of(w, v->members[0].id);
         p->joined = 1;
+        if (p->holds && !p->fetched) sim_fail(w, "a newcomer enters with its state", "process %d", node);
         p->founded =
             v->kind == RG_VIEW_FIRST || elder < 0 ? sim_hash(sim_nonce(p), v->epoch, 3) : w->procs[elder].founded;
         p->gen = p->first_gen = gen;
@@ -394,6 +395,26 @@ static const char *action_name(rg_mact_t t) {
     return names[t];
 }
 
+/* ---- A state that is fetched before entering ------------------------------------------------------------------- */
+
+/* It begins when the links are there, goes on beside everything else, and takes as long as it takes. */
+static void fetch_begins(world_t *w, int node) {
+    proc_t *p = &w->procs[node];
+    int early = w->plant == PLANT_NO_HOLD && p->id;
+    if (!p->holds || p->fetching || (!early && rg_member_holding(p->core) != 2)) return;
+    p->fetching = 1;
+    w->fetches++;
+    sim_trace(w, "process %d: fetches a state", node);
+    sim_push(w, early ? w->now : w->now + sim_below(w, 4 * w->heartbeat), EV_FETCHED, node);
+}
+
+void proc_fetched(world_t *w, int node) {
+    proc_t *p = &w->procs[node];
+    rg_member_event_t ev = { .type = RG_MEV_RELEASE };
+    p->fetched = w->plant != PLANT_NO_HOLD;
+    proc_event(w, node, &ev);
+}
+
 /* The one door to a member's core. Actions are taken out first and carried out after, as an engine does, because
  * carrying them out feeds the core again. */
 void proc_event(world_t *w, int node, rg_member_event_t *ev) {
@@ -425,4 +446,5 @@ void proc_event(world_t *w, int node, rg_member_event_t *ev) {
         sim_push(w, p->tick_at, EV_TICK, node);
     }
     for (uint32_t i = 0; i < n && !w->failed; i++) perform(w, node, &list[i], local);
+    fetch_begins(w, node);
 }

@@ -49,7 +49,8 @@ typedef enum {
     EV_LINK_AGAIN,
     EV_MEND,
     EV_SPLIT,
-    EV_DEATH
+    EV_DEATH,
+    EV_FETCHED
 } ev_type;
 
 /* What a run is about: anything; only what must cost nobody its place; the data network in two parts; one death. */
@@ -82,6 +83,7 @@ typedef enum {
     PLANT_BLAME,
     PLANT_SLOW_DEATH,
     PLANT_NOT_FRESH,
+    PLANT_NO_HOLD,
     PLANT_END
 } plant_t;
 
@@ -128,7 +130,8 @@ typedef struct proc {
     rg_member_t *core;
     uint64_t id, conn, paused_until, tick_at, data_epoch, gen, first_gen, note, founded;
     int waiting_boundary, program_set, dialing, renamed;
-    int office; /* of the coordinator that it hosts; -1: none */
+    int holds, fetching, fetched; /* a newcomer that fetches a state before it enters */
+    int office;                   /* of the coordinator that it hosts; -1: none */
     uint32_t idx;
     open_op_t ops[MAXOPEN];
     uint32_t n_ops;
@@ -217,7 +220,7 @@ typedef struct world {
     uint32_t losers, quiet_dead; /* who must leave; whose host is gone, so that nothing answers */
     event_t *held;               /* what waits for its stream to go on */
     size_t held_n, held_cap;
-    uint64_t resumed, relayed, expelled, begun_anew;
+    uint64_t resumed, relayed, expelled, begun_anew, fetches;
     uint32_t cut[MAXP + 1]; /* places that what is sent from here does not reach */
     int succession, comeback;
     int embedded; /* the process in which the first coordinator runs, whose fate it shares; -1: it has its own */
@@ -274,6 +277,7 @@ int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size);
 /* plane.c: processes and their data plane */
 void proc_event(world_t *w, int node, rg_member_event_t *ev);
 void proc_data(world_t *w, const event_t *e);
+void proc_fetched(world_t *w, int node);
 int proc_of(world_t *w, uint64_t id);
 uint64_t proc_participants(world_t *w, const proc_t *p, rg_op_key_t key);
 open_op_t *proc_op(proc_t *p, rg_op_key_t key);

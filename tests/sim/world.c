@@ -422,6 +422,8 @@ int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size) {
         mp.host_office = sim_below(w, 8) != 0;
         mp.quorum_ns = (6 + sim_below(w, 20)) * w->heartbeat;
     }
+    mp.hold = (uint32_t)(w->reconnect && node >= (int)w->initial && sim_hash(w->seed, (uint64_t)node, 8) % 2);
+    p->holds = (int)mp.hold;
     mp.identity[0] = (uint8_t)node;
     memcpy(mp.group, "sim", 4);
     memcpy(mp.label, "host", 5);
@@ -526,6 +528,7 @@ static void dispatch(world_t *w, const event_t *e) {
     case EV_LINK_DOWN: proc_link_down(w, e->node, e->peer, e->token, "connection reset"); break;
     case EV_LINK_UP: proc_link_up(w, e); break;
     case EV_LINK_AGAIN: link_again(w, e->node, e->peer); break;
+    case EV_FETCHED: proc_fetched(w, e->node); break;
     case EV_MEND: sim_mend(w, e->node, e->peer); break;
     case EV_SPLIT:
     case EV_DEATH: fault_event(w, e->type); break;
