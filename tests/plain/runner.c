@@ -50,7 +50,9 @@ static void run_here(const plain_test_t *t) {
     while (s && strcmp(s->suite, t->suite)) s = s->next;
     alarm(t->timeout > 0 ? (unsigned)t->timeout * 10 : LIMIT_S);
     if (s && s->init) s->init();
+    if (t->init) t->init();
     t->run();
+    if (t->fini) t->fini();
     if (s && s->fini) s->fini();
     exit(failures != 0);
 }
