@@ -203,6 +203,24 @@ static rg_status_t info_now(rg_group_t *h, rg_info_t *i) {
     return RG_OK;
 }
 
+rg_status_t rg_shape(rg_group_t *h, uint32_t *n, uint32_t *rank, uint64_t *epoch) {
+    rg_status_t st = rg_usable(h);
+    if (st != RG_OK) return st;
+    rg_group_t *g = rg_root(h);
+    rg_lock(g);
+    rg_roster_t *r = g->phase == RG_PHASE_MEMBER && !h->ended ? rg_roster_for(h, h->gen) : NULL;
+    if (r) {
+        *n = h->told_n = r->n;
+        *rank = r->rank;
+        *epoch = r->data_epoch;
+        rg_roster_put(r);
+    } else {
+        st = g->over ? g->over : h->ended ? h->ended : RG_ERR_NOMEM;
+    }
+    rg_unlock(g);
+    return st;
+}
+
 rg_status_t rg_group_info(rg_group_t *h, rg_info_t *info) {
     rg_info_t i = RG_INFO_INIT;
     rg_status_t st = info ? rg_usable(h) : RG_ERR_INVALID;

@@ -1,5 +1,5 @@
 /* api.h: what the files of the public functions share: a call as it was made, and the way from there to an operation.
- * Relies on the engine; nothing outside src/api*.c, src/split.c and src/state/ may use it. */
+ * Relies on the engine; nothing outside src/api*.c, src/split.c, src/state/ and src/quant/ may use it. */
 #ifndef RG_API_H
 #define RG_API_H
 
@@ -29,8 +29,11 @@ static inline rg_group_t *rg_root(rg_group_t *h) { return h->root ? h->root : h;
 
 /* INVALID for NULL, CLOSED in a forked child. To be called before anything takes the lock. */
 rg_status_t rg_usable(rg_group_t *h);
-/* Notes why a call is refused; gives st back. */
 void rg_caught_up(rg_group_t *h); /* the program's state is that of the group again (rg_info_t, stale) */
+/* For whom the next operation is, and the epoch that its result will name unless a member is lost: that of the data,
+ * which newcomers do not change, unlike the view's in rg_info_t. The program counts as told how many there are. */
+rg_status_t rg_shape(rg_group_t *h, uint32_t *n, uint32_t *rank, uint64_t *epoch);
+/* Notes why a call is refused; gives st back. */
 rg_status_t rg_refuse(rg_group_t *h, rg_status_t st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* rg_group_join(), with something that is done before this process may enter (NULL: nothing). */

@@ -95,9 +95,7 @@ rg_status_t rg_quant_decode_add(rg_wire_t wire, const void *bytes, uint64_t n, f
     return RG_OK;
 }
 
-/* ---- Bounds
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Bounds ------------------------------------------------------------------------------------------------------ */
 
 /* Half the widest step of a block with this scale. What is beyond the largest element because the scale was rounded
  * down, or is a power of two, is counted in. */

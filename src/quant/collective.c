@@ -18,7 +18,7 @@
 
 typedef struct head {
     uint64_t call;  /* hash of what is done with how many elements in which form */
-    uint64_t epoch; /* the view for which the shares were cut */
+    uint64_t epoch; /* of the members for whom the shares were cut */
     double bound;
     uint32_t finite, pad;
 } head_t;
@@ -354,12 +354,8 @@ static float *with_kept(rg_quantiser_t *z, const float *x, uint64_t n) {
 
 static rg_status_t attempt(attempt_t *a, int kind, float *out) {
     rg_quantiser_t *z = a->z;
-    rg_info_t info = RG_INFO_INIT;
-    rg_status_t st = rg_group_info(z->g, &info);
+    rg_status_t st = rg_shape(z->g, &a->n, &a->rank, &a->epoch);
     if (st != RG_OK) return st;
-    a->n = info.world_size;
-    a->rank = info.rank;
-    a->epoch = info.epoch;
     a->call = call_of(a, (uint64_t)kind);
     uint64_t whole = kind == REDUCE_SCATTER ? a->count * a->n : a->count;
     const float *v = a->in;

@@ -279,6 +279,46 @@ Test(quantised, feedback__gathered__what_was_said_and_what_is_kept_make_the_whol
     rig_run(2, "inproc", NULL, identity, NULL);
 }
 
+/* ---- Newcomers --------------------------------------------------------------------------------------------------- */
+
+/* A view of newcomers has an epoch of its own, and the operations in it go on in that of the data. */
+static int grows(rig_member_t *m, void *arg) {
+    uint64_t one = 1, sum = 0, until = rig_now() + 30000000000ull * RIG_SLOW;
+    int fresh = m->index == m->rig->n - 1;
+    float in[300], out[300];
+    rg_quant_t q = RG_QUANT_INIT(RG_WIRE_I8);
+    rg_quantiser_t *z = NULL;
+    (void)arg;
+    if (fresh) {
+        RIG_OK(m, rg_group_leave(m->g));
+        rg_group_destroy(m->g);
+        m->g = rig_join(m, 1);
+        RIG_NEED(m, m->g, "cannot join again");
+    }
+    for (; sum != m->rig->n && rig_now() < until; fresh = 0) {
+        if (!fresh) RIG_OK(m, rg_group_boundary(m->g, NULL));
+        RIG_OK(m, rg_all_reduce(m->g, &one, &sum, 1, RG_U64, RG_SUM, NULL, NULL));
+    }
+    RIG_NEED(m, sum == m->rig->n, "%u members", (unsigned)sum);
+    RIG_OK(m, rg_quantiser_create(m->g, &q, NULL, &z, NULL));
+    for (int k = 0; k < 300; k++) in[k] = (float)k;
+    for (int again = 0; again < 2; again++) {
+        rg_opts_t o = RG_OPTS_INIT;
+        o.on_fault = again ? RG_RETRY : RG_RETURN;
+        RIG_OK(m, rg_quant_all_reduce(z, in, out, 300, RG_AVG, &o));
+        for (int k = 0; k < 300; k++)
+            RIG_NEED(m, fabs((double)out[k] - k) <= rg_quantiser_bound(z) + 1e-3, "element %d: %g", k, (double)out[k]);
+        RIG_OK(m, rg_quant_reduce_scatter(z, in, out, 300 / m->rig->n, RG_SUM, &o));
+        RIG_OK(m, rg_quant_all_gather(z, in, out, 300 / m->rig->n, &o));
+    }
+    rg_quantiser_destroy(z);
+    return 0;
+}
+
+Test(quantised, calls__after_a_newcomer_has_entered__succeed, .timeout = 100) {
+    rig_run(3, "inproc", NULL, grows, NULL);
+}
+
 /* ---- Deaths
  * ------------------------------------------------------------------------------------------------------------ */
 
