@@ -768,6 +768,9 @@ static void conn_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
         if (c->retry_at <= now) dial_try(c);
         else if (c->deadline <= now) dial_later(c, "no answer", 0);
         break;
+    case CONN_SECURING:
+        if (c->deadline <= now) dial_later(c, "no answer in the TLS handshake", 0);
+        break;
     case CONN_GREETING:
         if (c->deadline > now) break;
         dial_answered(c); /* an answer that has just come counts */

@@ -251,6 +251,7 @@ static void carry_on(rg_tp_t *tp, conn_t *c, conn_t *from, uint64_t taken) {
     if (rgt_kept_rewind(c, taken) != 0) {
         rgt_link_fail(tp, l, "the peer asks for bytes %llu on of a stream of which %llu to %llu can be sent again",
                       (unsigned long long)taken, (unsigned long long)c->keep.from, (unsigned long long)rgt_handed(c));
+        rgt_conn_close(from); /* one that came by itself is not the link's yet */
         return;
     }
     c->fd = from->fd;
@@ -359,6 +360,10 @@ void rgt_heal_asked(rg_tp_t *tp, conn_t *s) {
     }
     if (c->state == CONN_BROKEN && settle_own_try(tp, c)) {
         answer(s, HELLO_BUSY, NULL);
+        return;
+    }
+    if (s->hello.tries <= c->peer_tries) { /* the answer to our own try has just said so */
+        rgt_conn_close(s);
         return;
     }
     if (l->state == LINK_UP && c->state == CONN_RAIL) rgt_rail_lost(tp, c, "the peer has lost the connection");

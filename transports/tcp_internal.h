@@ -416,7 +416,8 @@ void rgt_tune(conn_t *c);       /* tune.sent has reached tune.next_at */
 void rgt_push(rg_tp_t *tp, link_t *l);                                 /* lets free rails take frames */
 void rgt_tx(rg_tp_t *tp, conn_t *c);                                   /* goes on with the frame in hand */
 ssize_t rgt_tx_bytes(rg_tp_t *tp, conn_t *c, const void *p, size_t n); /* taken; -1: blocked, or the connection broke */
-int rgt_tx_fence(conn_t *c); /* cuts the frame in hand loose from the caller's buffer; -1: no memory */
+int rgt_tx_flush(rg_tp_t *tp, conn_t *c); /* 1: TLS holds nothing that was taken; 0: blocked, or the connection broke */
+int rgt_tx_fence(conn_t *c);              /* cuts the frame in hand loose from the caller's buffer; -1: no memory */
 
 /* ---- tcp_recv.c ---- */
 void rgt_rx(rg_tp_t *tp, conn_t *c);

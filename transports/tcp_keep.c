@@ -279,6 +279,7 @@ int rgt_replay(rg_tp_t *tp, conn_t *c) {
         if (n < 0) return 1;
         c->replay_at += (uint64_t)n;
     }
+    if (!rgt_tx_flush(tp, c)) return 1; /* perhaps nothing follows that would push it out */
     c->replaying = 0;
     return 0;
 }

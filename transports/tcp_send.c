@@ -54,8 +54,8 @@ static ssize_t tx_step(rg_tp_t *tp, conn_t *c) {
     return n;
 }
 
-/* All of the frame has been taken. What TLS still holds would be lost with this process: it is not out yet. */
-static int tx_flush(rg_tp_t *tp, conn_t *c) {
+/* All of it has been taken. What TLS still holds would be lost with this process: it is not out yet. */
+int rgt_tx_flush(rg_tp_t *tp, conn_t *c) {
     if (!rg_net_unsent(c->tls)) return 1;
     int rc = rg_tls_flush(c->tls);
     if (rc > 0) return 1;
@@ -87,7 +87,7 @@ void rgt_tx(rg_tp_t *tp, conn_t *c) {
     if (c->replaying && rgt_replay(tp, c) != 0) return;
     while (c->tx_busy) {
         if (c->tx_head_sent == FRAME_BYTES && c->tx_sent == c->tx_len) {
-            if (!c->tls || tx_flush(tp, c)) frame_out(tp, c);
+            if (rgt_tx_flush(tp, c)) frame_out(tp, c);
             return;
         }
         ssize_t n = tx_step(tp, c);

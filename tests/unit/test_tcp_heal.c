@@ -2,6 +2,7 @@
  * again: every message arrives once, whole and in order, although each sender writes over its buffer the moment it
  * gets it back. Two endpoints in one process over loopback. Relies on being let into the transport's structures to
  * break what an outsider could not break at will. It must not wait without a limit. */
+#include "os/tls_make.h"
 #include "transports/tcp_internal.h"
 
 #include <criterion/criterion.h>
@@ -29,7 +30,8 @@ typedef struct end {
 } end_t;
 
 static uint64_t rng = 1;
-static int outward; /* ends that are opened can only dial */
+static int outward;        /* ends that are opened can only dial */
+static rg_tls_ctx_t *keys; /* of ends that are opened; NULL: without TLS */
 
 static uint32_t roll(uint32_t below) {
     rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
@@ -60,7 +62,7 @@ static void end_open(end_t *e, uint8_t who, uint32_t rails, uint32_t buffer) {
                                  .heartbeat_ms = 2000,
                                  .socket_buffer_bytes = buffer,
                                  .dial = outward ? RG_DIAL_OUT : RG_DIAL_BOTH };
-    rg_tp_config_t c = { .config = &config };
+    rg_tp_config_t c = { .config = &config, .tls = keys };
     rg_error_t err = { RG_OK, 0, "" };
     memset(e, 0, sizeof *e);
     memset(e->identity, who, sizeof e->identity);
@@ -150,14 +152,16 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void pair(end_t *a, end_t *b, uint32_t rails, uint32_t buffer) {
-    end_open(a, 1, rails, buffer);
-    end_open(b, 2, rails, buffer);
+static void unlike_pair(end_t *a, end_t *b, uint32_t rails, uint32_t buffer_a, uint32_t buffer_b) {
+    end_open(a, 1, rails, buffer_a);
+    end_open(b, 2, rails, buffer_b);
     end_connect(a, b, 1);
     end_connect(b, a, 0);
     for (double until = now_s() + 10; (!a->up || !b->up) && now_s() < until;) turn(a, b), turn(b, a);
     cr_assert(a->up == 1 && b->up == 1);
 }
+
+static void pair(end_t *a, end_t *b, uint32_t rails, uint32_t buffer) { unlike_pair(a, b, rails, buffer, buffer); }
 
 static void breaks(uint32_t rails, uint32_t buffer, uint32_t messages, uint32_t every) {
     end_t a, b;
@@ -229,6 +233,78 @@ static void peer_ends(int dialler_stays) {
 Test(tcp_heal, peer__process_ends__told_that_it_seems_gone, .timeout = 60) {
     peer_ends(1);
     peer_ends(0);
+}
+
+/* ---- Under TLS --------------------------------------------------------------------------------------------------- */
+
+static void keys_open(void) {
+    char folder[] = "/tmp/regroup-heal-XXXXXX", file[64];
+    rg_error_t err = { RG_OK, 0, "" };
+    cr_assert(mkdtemp(folder) != NULL);
+    snprintf(file, sizeof file, "%s/key", folder);
+    if (rg_tls_make_key(file, 0, &err) == RG_OK)
+        rg_tls_open(&(rg_tls_files_t){ .tls = "on", .psk = file }, &keys, &err);
+    unlink(file);
+    rmdir(folder);
+    cr_assert(keys != NULL, "%s", err.text);
+}
+
+static void close_both(end_t *a, end_t *b) {
+    end_close(a);
+    end_close(b);
+    rg_tls_close(keys);
+    keys = NULL;
+}
+
+Test(tcp_heal, connection_under_tls__breaks_again_and_again__nothing_lost_or_doubled, .timeout = 60) {
+    keys_open();
+    breaks(1, 16384, 60, 60);
+    rg_tls_close(keys);
+    keys = NULL;
+}
+
+/* The peer's kernel takes the connection, and nobody answers on it: that must not be waited for without end. */
+Test(tcp_heal, peer__silent_in_the_handshake__another_try_is_made, .timeout = 60) {
+    end_t a, b;
+    keys_open();
+    pair(&a, &b, 1, 0);
+    conn_t *c = a.tp->links[0]->rail[0];
+    shutdown(c->fd, SHUT_RDWR);
+    uint64_t first = 0;
+    for (double until = now_s() + 10; (!first || c->patience_ns <= first) && now_s() < until;) {
+        turn(&a, &b);
+        if (!first && c->healer && c->healer->state == CONN_SECURING) first = c->patience_ns;
+    }
+    cr_assert(first != 0 && c->patience_ns > first, "the first try is still waited for");
+    for (double until = now_s() + 10; (a.up != a.lost + 1 || b.up != b.lost + 1) && now_s() < until;)
+        turn(&a, &b), turn(&b, &a);
+    cr_assert(a.up == a.lost + 1 && b.up == b.lost + 1, "lost %d and %d, up %d and %d", a.lost, b.lost, a.up, b.up);
+    close_both(&a, &b);
+}
+
+/* What is sent again is the last that there is to send, and does not fit into the socket. */
+Test(tcp_heal, last_message_under_tls__sent_again_through_a_small_buffer__arrives, .timeout = 60) {
+    end_t a, b;
+    uint32_t seq = 0, n;
+    keys_open();
+    unlike_pair(&a, &b, 1, 1u << 20, 8192);
+    while ((n = length_of(1, seq)) < 150000 || n > 200000 || n % 65536 < 40000) seq++;
+    for (uint32_t i = 0; i < n; i++) a.out[0][i] = (uint8_t)(mix(seq, i / 64) + i);
+    rg_tp_send_t m = { .tag = tag_of(seq), .buf = a.out[0], .len = n, .cookie = 0 };
+    rg_tp_recv_t r = { .tag = tag_of(seq), .dst = b.in[0], .len = n, .cookie = WINDOW };
+    b.in_seq[0] = seq;
+    cr_assert(rg_transport_tcp.recv(b.tp, 0, &r) >= 0);
+    a.sending[0] = 1;
+    int rc = rg_transport_tcp.send(a.tp, 0, &m);
+    cr_assert(rc >= 0);
+    if (rc == RG_TP_DONE_NOW) sent(&a, 0);
+    for (double until = now_s() + 10; a.sending[0] && now_s() < until;) turn(&a, &b);
+    cr_assert(!a.sending[0], "the message does not fit into the socket");
+    a.tp->conf.socket_buffer_bytes = 8192;
+    shutdown(a.tp->links[0]->rail[0]->fd, SHUT_RDWR);
+    for (double until = now_s() + 20; !b.received && now_s() < until;) turn(&a, &b), turn(&b, &a);
+    cr_assert(a.lost > 0 && b.received == 1, "lost %d, received %u: %s%s", a.lost, b.received, a.text, b.text);
+    close_both(&a, &b);
 }
 
 /* ---- Through a third -------------------------------------------------------------------------------------------- */
