@@ -200,8 +200,8 @@ static void send_answer(rg_group_t *g, const outgoing_t *o) {
         post(g, link, (uint32_t)(k - g->side->slots), OP_ANSWER, o->len, 0);
         return;
     }
-    free(o->answer);
     if (o->answer && g->side->hosted) g->side->host.sent(g->side->host.user, o->peer);
+    free(o->answer);
 }
 
 void rg_side_tick(rg_group_t *g) {
