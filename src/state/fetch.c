@@ -134,7 +134,10 @@ static int better(const rg_fetch_t *f, uint32_t a, uint32_t b) {
     return nx != ny ? nx > ny : x->revision > y->revision;
 }
 
-/* From the one that was chosen, and from each whose content is another: it may have most of it all the same. */
+static void take_list(rg_fetch_t *f, uint32_t at, const uint8_t *bytes);
+
+/* From the one that was chosen, and from each whose content is another: it may have most of it all the same. A question
+ * for no hashes at all would have no answer. */
 static void ask_list(rg_fetch_t *f, uint32_t at) {
     rg_donor_t *d = &f->donors[at];
     uint32_t n = f->s->n_pieces - d->listed;
@@ -142,7 +145,8 @@ static void ask_list(rg_fetch_t *f, uint32_t at) {
     if (!d->list) d->list = calloc(f->s->n_pieces + 1, sizeof *d->list);
     const rg_question_t q = { RG_TALK_LIST_OF, d->snapshot, d->listed, n, 0, 0, f->s->layout };
     d->phase = RG_DONOR_LISTS;
-    if (!d->list || !ask(f, at, &q, n * (uint32_t)sizeof(rg_hash_t), 0)) donor_out(f, at, 1);
+    if (d->list && !n) take_list(f, at, d->list->b);
+    else if (!d->list || !ask(f, at, &q, n * (uint32_t)sizeof(rg_hash_t), 0)) donor_out(f, at, 1);
 }
 
 static int choose(rg_fetch_t *f) {

@@ -200,6 +200,47 @@ Test(state_serve, newcomer__while_nothing_changes__has_all_of_it_before_it_enter
     }
 }
 
+/* Without a piece in it there is nothing to ask for, and so nothing to wait for. */
+static int empty(rig_member_t *m, void *arg) {
+    rg_state_t *s = NULL;
+    rg_config_t config = m->rig->config;
+    rg_state_result_t r = RG_STATE_RESULT_INIT;
+    rg_change_t change = RG_CHANGE_INIT;
+    rg_error_t err;
+    uint64_t began = rig_now(), one = 1, sum = 0, until = began + 30000000000ull * RIG_SLOW;
+    int comes = m->index == m->rig->n - 1, fresh = comes;
+    (void)arg;
+    RIG_NEED(m,
+             rg_state_create(&s, NULL) == RG_OK && rg_state_add(s, "nothing", NULL, 0, RG_F32, NULL) == RG_OK &&
+                 rg_state_set_revision(s, 7) == RG_OK,
+             "no state");
+    if (comes) {
+        RIG_OK(m, rg_group_leave(m->g));
+        rg_group_destroy(m->g);
+        m->g = NULL;
+        RIG_NEED(m, rig_gate(m, 1, m->rig->n) == 0, "the others do not serve");
+        config.min_size = 1;
+        config.coordinator = m->rig->address;
+        RIG_NEED(m, rg_state_join(&config, s, NULL, &m->g, &r, &err) == RG_OK, "join: %s", err.text);
+        RIG_NEED(m, r.total_ns < 4000000000ull && r.revision == 7, "%llu ms, revision %llu",
+                 (unsigned long long)(r.total_ns / 1000000), (unsigned long long)r.revision);
+    } else {
+        RIG_OK(m, rg_state_serve(m->g, s, NULL));
+        rig_pass(m, 1);
+    }
+    for (; sum != m->rig->n && rig_now() < until; fresh = 0) {
+        if (!fresh) RIG_OK(m, rg_group_boundary(m->g, &change));
+        RIG_OK(m, rg_all_reduce(m->g, &one, &sum, 1, RG_U64, RG_SUM, NULL, NULL));
+    }
+    rg_state_destroy(s);
+    RIG_NEED(m, sum == m->rig->n, "%u members", (unsigned)sum);
+    return rig_gate(m, 0, m->rig->n);
+}
+
+Test(state_serve, newcomer__to_a_state_of_no_pieces__waits_for_nothing, .timeout = 60) {
+    rig_run(3, "inproc", NULL, empty, NULL);
+}
+
 Test(state_serve, newcomer__nobody_can_give_all_of_it__fetches_it_from_several, .timeout = 60) {
     static const char *transports[] = { "inproc", "tcp", "shm" };
     for (int t = 0; t < 3; t++) {
