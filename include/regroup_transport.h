@@ -145,7 +145,9 @@ typedef struct rg_transport {
     void (*set_nonce)(rg_tp_t *tp, const uint8_t nonce[16]);
 
     /* Begins to establish link number `link` (chosen by the caller, small and dense, reusable after drop). Ends with
-     * RG_TP_LINK_UP or RG_TP_LINK_DOWN. Does not block. */
+     * RG_TP_LINK_UP or RG_TP_LINK_DOWN. Does not block. A link with peer.resume that went down may be
+     * begun anew under its number without drop(), where the transport can do that: it is a new stream, but routes, and
+     * what is relayed for the peer, stay as they are. A call that fails leaves it down. */
     rg_status_t (*connect)(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err);
 
     /* Queue a message. Messages on one link start in the order of the calls. Do not block. May complete within the

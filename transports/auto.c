@@ -397,10 +397,23 @@ static rg_status_t try_ways(rg_tp_t *tp, uint32_t index, auto_link_t *l, rg_erro
     return side_connect(tp, index, l, FAR, 1000, err);
 }
 
+/* A stream that is lost is begun anew the way that it went; the far transport knows whether that can be. */
+static rg_status_t begin_anew(rg_tp_t *tp, uint32_t index, auto_link_t *l, const rg_tp_peer_t *peer, rg_error_t *err) {
+    rg_tp_peer_t parts[2] = { *peer, *peer };
+    uint64_t machine;
+    address_split(peer->addr, peer->addr_len, parts, &machine);
+    rg_status_t st = tp->side[FAR].t->connect(tp->side[FAR].tp, index, &parts[FAR], err);
+    tp->side[FAR].owes = 1;
+    if (st == RG_OK) l->state = AUTO_UP; /* what is sent until it is up waits there */
+    return st;
+}
+
 static rg_status_t auto_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *peer, rg_error_t *err) {
     if (index >= LINKS_MAX)
         return rg_fail(err, RG_ERR_RESOURCE, 0, "link number %u is above the limit of %u", index, LINKS_MAX - 1);
     auto_link_t *l = link_at(tp, index);
+    if (l && l->state == AUTO_DOWN && l->open[FAR] && l->via == FAR && peer->resume)
+        return begin_anew(tp, index, l, peer, err);
     if (l && l->state != AUTO_FREE) return rg_fail(err, RG_ERR_INVALID, 0, "link %u is in use; drop it first", index);
     l = link_new(tp, index);
     uint8_t *addr = malloc(peer->addr_len + 1);

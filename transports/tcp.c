@@ -262,14 +262,21 @@ static rg_status_t choose_addresses(rg_tp_t *tp, link_t *l, const rg_tp_peer_t *
     return n > 0 ? RG_OK : (rg_status_t)n;
 }
 
-static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *peer, rg_error_t *err) {
-    if (index >= LINKS_MAX)
-        return rg_fail(err, RG_ERR_RESOURCE, 0, "tcp: link number %u is above the limit of %u", index, LINKS_MAX - 1);
-    link_t *l = link_at(tp, index);
-    if (l && l->state != LINK_FREE)
-        return rg_fail(err, RG_ERR_INVALID, 0, "tcp: link %u is in use; drop it first", index);
-    l = link_new(tp, index);
+/* The route outlives the stream: the coordinator, which named it, takes it to be in force. */
+static void keep_route(link_t *to, const link_t *from) {
+    to->via = from->via;
+    to->relay_addrs = from->relay_addrs;
+    to->look_direct = from->look_direct;
+    memcpy(to->relay_identity, from->relay_identity, sizeof to->relay_identity);
+    memcpy(to->relay_addr, from->relay_addr, sizeof to->relay_addr);
+}
+
+/* before: what the link was, when it is begun anew. */
+static rg_status_t link_begin(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *peer, const link_t *before,
+                              rg_error_t *err) {
+    link_t *l = link_new(tp, index);
     if (!l || rgt_ring_reserve(tp, 2) != 0) return rg_fail(err, RG_ERR_NOMEM, 0, "tcp: no memory for a link");
+    if (before) keep_route(l, before);
     memcpy(l->identity, peer->identity, 16);
     l->timeout_ms = peer->timeout_ms;
     l->dial = peer->dial != 0;
@@ -285,6 +292,7 @@ static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *
         if (l->resume && choose_addresses(tp, l, peer, err) != RG_OK) l->addrs = 0; /* it comes, or it does not */
         l->state = LINK_WAITING;
         rgt_adopt_parked(tp, l);
+        if (l->via && l->state == LINK_WAITING) rgt_redial(tp, l);
         return RG_OK;
     }
     rg_status_t st = in && out ? RG_OK : choose_addresses(tp, l, peer, err);
@@ -294,8 +302,22 @@ static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *
     l->attempt |= 1; /* never 0, which means none */
     l->rails = tp->conf.rails;
     l->state = LINK_DIALING;
-    if (!l->addrs) return RG_OK; /* until a third is named */
+    if (l->via) rgt_redial(tp, l);
+    if (l->via || !l->addrs) return RG_OK; /* the latter until a third is named */
     return rgt_dial(tp, l, err);
+}
+
+static rg_status_t tcp_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *peer, rg_error_t *err) {
+    if (index >= LINKS_MAX)
+        return rg_fail(err, RG_ERR_RESOURCE, 0, "tcp: link number %u is above the limit of %u", index, LINKS_MAX - 1);
+    link_t *l = link_at(tp, index);
+    if (!l || l->state == LINK_FREE) return link_begin(tp, index, peer, NULL, err);
+    if (l->state != LINK_DOWN || !l->resume || !peer->resume || memcmp(l->identity, peer->identity, 16) != 0)
+        return rg_fail(err, RG_ERR_INVALID, 0, "tcp: link %u is in use; drop it first", index);
+    const link_t before = *l;
+    rg_status_t st = link_begin(tp, index, peer, &before, err);
+    if (st != RG_OK) *l = before;
+    return st;
 }
 
 static void tcp_drop(rg_tp_t *tp, uint32_t index) {

@@ -560,6 +560,23 @@ static link_t *link_waiting_for(rg_tp_t *tp, const uint8_t id[16]) {
     return NULL;
 }
 
+/* Only where the link is known to be lost: before that the greeting may be one from before it. */
+static link_t *link_to_begin_anew(rg_tp_t *tp, const hello_t *h) {
+    for (uint32_t i = 0; i < tp->n_links; i++) {
+        link_t *l = tp->links[i];
+        if (l && l->state == LINK_UP && l->lost && !l->dial && l->attempt != h->attempt &&
+            memcmp(l->identity, h->from, 16) == 0)
+            return l;
+    }
+    return NULL;
+}
+
+int rgt_begun_anew(rg_tp_t *tp, const link_t *l) {
+    for (conn_t *c = tp->n_parked ? tp->conns : NULL; c; c = c->next)
+        if (c->state == CONN_PARKED && link_to_begin_anew(tp, &c->hello) == l) return 1;
+    return 0;
+}
+
 /* A greeting is whole: adopt, park, or close. */
 static void greeted(rg_tp_t *tp, conn_t *c) {
     if (tp->nonce_known && memcmp(c->hello.nonce, tp->cfg.nonce, 16) != 0) {
@@ -586,6 +603,8 @@ static void greeted(rg_tp_t *tp, conn_t *c) {
     c->deadline = rg_os_now_ns() + PARKED_NS;
     rgt_timer_at(tp, c->deadline);
     rgt_interest(c, EPOLLRDHUP);
+    l = tp->nonce_known ? link_to_begin_anew(tp, &c->hello) : NULL;
+    if (l) rgt_link_fail(tp, l, "%s", RGT_BEGUN_ANEW);
 }
 
 /* A frame of the control protocol: its length, then the word that every message begins with, or that of a question. */
@@ -760,6 +779,7 @@ void rgt_set_state(conn_t *c, conn_state_t s) { set_state(c, s); }
 conn_t *rgt_conn_new(rg_tp_t *tp, conn_state_t s, int fd) { return conn_new(tp, s, fd); }
 void rgt_set_options(rg_tp_t *tp, int fd) { set_options(tp, fd); }
 void rgt_dial_try(conn_t *c) { dial_try(c); }
+void rgt_dial_later(conn_t *c, const char *why, int e) { dial_later(c, why, e); }
 int rgt_greeting_read(conn_t *c) { return greeting_read(c); }
 
 static void conn_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {

@@ -151,6 +151,7 @@ void rgt_rail_lost(rg_tp_t *tp, conn_t *c, const char *fmt, ...) {
         rgt_log(tp, RG_LOG_INFO, 0, "tcp: link %u is lost, making it again: %s", l->index, text);
     }
     tell_lost(tp, l, 0);
+    if (l->state == LINK_UP && rgt_begun_anew(tp, l)) rgt_link_fail(tp, l, "%s", RGT_BEGUN_ANEW);
 }
 
 /* ---- Dialling again ---------------------------------------------------------------------------------------------- */
@@ -171,7 +172,7 @@ void rgt_heal_later(conn_t *c) { again_later(c, rg_os_now_ns()); }
 
 /* Another way is known: a try that has reached nobody yet must not hold it up until its patience ends. */
 void rgt_heal_now(conn_t *c) {
-    if (c->healer && c->healer->state == CONN_DIALING) healer_end(c->healer);
+    if (c->healer && (c->healer->state == CONN_DIALING || c->healer->state == CONN_SECURING)) healer_end(c->healer);
     c->backoff_ns = AGAIN_FIRST_NS;
     c->patience_ns = PATIENCE_FIRST_NS;
     heal_at(c, rg_os_now_ns());
@@ -197,6 +198,7 @@ void rgt_heal_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
     c->retry_at = NEVER;
     /* Through the relay, if there is one; but the direct way is not forgotten. */
     int relayed = l->via && !c->direct_next && (++c->turn % 4 || !l->addrs);
+    int aside = l->via && !relayed && !c->direct_next; /* while the relay's turn waits */
     c->direct_next = 0;
     if (!relayed && !l->addrs) return; /* a peer that cannot be dialled: it will come */
     conn_t *n = rgt_conn_new(tp, CONN_DIALING, -1);
@@ -207,10 +209,10 @@ void rgt_heal_timer(rg_tp_t *tp, conn_t *c, uint64_t now) {
     n->link = l;
     n->rail = c->rail;
     n->healer = c;
-    n->patience_ns = c->patience_ns;
+    n->patience_ns = aside ? PATIENCE_FIRST_NS : c->patience_ns;
     n->relayed = (uint8_t)relayed;
     c->healer = n;
-    c->patience_ns = 2 * c->patience_ns > PATIENCE_MOST_NS ? PATIENCE_MOST_NS : 2 * c->patience_ns;
+    if (!aside) c->patience_ns = 2 * c->patience_ns > PATIENCE_MOST_NS ? PATIENCE_MOST_NS : 2 * c->patience_ns;
     rgt_dial_try(n);
 }
 
@@ -322,7 +324,9 @@ static int answer(conn_t *s, uint8_t kind, const conn_t *rail) {
     memcpy(h.to, s->hello.from, 16);
     memcpy(h.from, s->tp->cfg.identity, 16);
     int rc = rgt_hello_send(s, &h);
-    if (kind != HELLO_RESUMED) rgt_conn_close(s);
+    /* One that came through a relay is dialled again, where nobody else would do that. */
+    if (kind == HELLO_GONE && s->met && !s->healer) rgt_dial_later(s, "the other end has yet to begin anew", 0);
+    else if (kind != HELLO_RESUMED) rgt_conn_close(s);
     return rc;
 }
 

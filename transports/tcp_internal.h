@@ -38,6 +38,7 @@
 #define STRANGER_NS (5 * 1000000000ull)
 #define PARKED_NS (30 * 1000000000ull)
 #define NEVER UINT64_MAX
+#define RGT_BEGUN_ANEW "the peer has given this link up and begins it anew"
 
 /* ---- Wire (tcp_wire.c) ---- */
 
@@ -363,6 +364,8 @@ conn_t *rgt_conn_new(rg_tp_t *tp, conn_state_t s, int fd);
 void rgt_set_options(rg_tp_t *tp, int fd);
 void rgt_dial_try(conn_t *c);
 void rgt_dial_greet(conn_t *c);
+void rgt_dial_later(conn_t *c, const char *why, int e); /* the next address, or a rest */
+int rgt_begun_anew(rg_tp_t *tp, const link_t *l); /* the peer dials it as a new link: it has given this one up */
 int rgt_greeting_read(conn_t *c);
 int rgt_greeting_fits(const conn_t *c, const hello_t *h); /* an answer: from the right process, about this link */
 int rgt_hello_send(conn_t *c, const hello_t *h);          /* 0 when all of it is out */
@@ -394,6 +397,7 @@ void rgt_heal_later(conn_t *c);
 void rgt_heal_probe(rg_tp_t *tp, conn_t *c, uint64_t now);
 
 /* ---- tcp_relay.c ---- */
+void rgt_redial(rg_tp_t *tp, link_t *l); /* of a link that is not up: its connections, by the way that is in force */
 void rgt_route(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *relay);
 void rgt_relay(rg_tp_t *tp, const uint8_t a[16], const uint8_t b[16], int on);
 void rgt_relay_forget(rg_tp_t *tp, const uint8_t gone[16]);

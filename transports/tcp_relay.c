@@ -200,7 +200,7 @@ void rgt_relay_met(rg_tp_t *tp, conn_t *c) {
 }
 
 /* The link has not been up yet: its connections are made anew, the other way. */
-static void redial_all(rg_tp_t *tp, link_t *l) {
+void rgt_redial(rg_tp_t *tp, link_t *l) {
     conn_t *next;
     for (conn_t *c = tp->conns; c; c = next) {
         next = c->next;
@@ -233,12 +233,14 @@ void rgt_route(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *relay) {
     }
     l->look_direct = rg_os_now_ns() + 1000000000ull;
     if (l->state != LINK_UP) {
-        redial_all(tp, l);
+        rgt_redial(tp, l);
         return;
     }
     for (uint32_t r = 0; r < l->rails && l->state == LINK_UP; r++) {
         conn_t *c = l->rail[r];
         if (c->state == CONN_RAIL && c->relayed) rgt_rail_lost(tp, c, "the link takes another way");
+        /* What is silent here only because nothing is under way has been lost at the other end. */
+        else if (c->state == CONN_RAIL && relay) rgt_rail_lost(tp, c, "the peer has lost the connection");
         else if (c->state == CONN_BROKEN) rgt_heal_now(c);
     }
 }

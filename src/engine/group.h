@@ -103,6 +103,9 @@ typedef struct rg_link {
     int up;
     int relayed;         /* up, through `via` */
     int lost;            /* up, but its connection broke and is being made again */
+    int fresh;           /* made anew: what was on its way is lost, and the core has not heard of it yet */
+    uint32_t anew;       /* how often that happened lately */
+    uint64_t anew_at;    /* the last time */
     uint64_t dropped_at; /* poll before the drop; 0: never used */
 } rg_link_t;
 
@@ -436,6 +439,7 @@ void rg_roster_put(rg_roster_t *r);
 rg_status_t rg_roster_view_changed(rg_group_t *g);
 uint32_t rg_roster_past(const rg_group_t *h, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap);
 uint32_t rg_link_of(const rg_group_t *g, uint64_t id); /* UINT32_MAX: none */
+rg_tp_peer_t rg_link_peer(const rg_group_t *g, const rg_link_t *l, uint32_t patience_ms); /* for connect() */
 void rg_rosters_free(rg_group_t *g);
 
 /* model.c: what a view says about its links, as cost model and topology */

@@ -70,6 +70,17 @@ static void act_todo(rg_group_t *g, const rg_member_action_t *a) {
     t->text = a->text && *a->text ? strdup(a->text) : NULL; /* without memory the status alone has to do */
 }
 
+rg_tp_peer_t rg_link_peer(const rg_group_t *g, const rg_link_t *l, uint32_t patience_ms) {
+    rg_tp_peer_t peer = { .addr = l->addr,
+                          .addr_len = l->addr_len,
+                          .dial = l->dial,
+                          .timeout_ms = patience_ms,
+                          .resume = g->reconnect_ns != 0,
+                          .silence_ms = g->cfg.heartbeat_ms };
+    memcpy(peer.identity, l->identity, sizeof peer.identity);
+    return peer;
+}
+
 static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     uint32_t i = rg_link_of(g, a->peer);
     if (i != UINT32_MAX) return; /* repeated by the core after a change of plan */
@@ -90,13 +101,7 @@ static void act_connect(rg_group_t *g, const rg_member_action_t *a) {
     memcpy(g->links[i].addr, a->member->addr, a->member->addr_len);
     /* A link that cannot be made must say so while the join that wants it can still pass the reason on. */
     uint32_t patience = g->phase == RG_PHASE_JOINING ? g->cfg.join_timeout_ms / 2 + 1 : g->cfg.join_timeout_ms;
-    rg_tp_peer_t peer = { .addr = a->member->addr,
-                          .addr_len = a->member->addr_len,
-                          .dial = a->dial,
-                          .timeout_ms = patience,
-                          .resume = g->reconnect_ns != 0,
-                          .silence_ms = g->cfg.heartbeat_ms };
-    memcpy(peer.identity, a->member->identity, sizeof peer.identity);
+    const rg_tp_peer_t peer = rg_link_peer(g, &g->links[i], patience);
     if (g->tp_ops->connect(g->tp, i, &peer, &err) != RG_OK) {
         RG_LOGF(&g->log, RG_LOG_WARN, "link to member %llu: %s", (unsigned long long)a->peer, err.text);
         rg_group_set_errmsg(g, "link to member %llu: %s", (unsigned long long)a->peer, err.text);

@@ -134,6 +134,8 @@ static int send_burst(rg_group_t *g, uint32_t link, measured_t *m, uint64_t now)
 static void report_up(rg_group_t *g, uint32_t link, uint64_t now) {
     rg_member_event_t ev = { .type = RG_MEV_LINK_UP, .now_ns = now, .peer = g->links[link].id };
     if (g->links[link].relayed) ev.via = g->links[link].via;
+    ev.fresh = (uint32_t)g->links[link].fresh;
+    g->links[link].fresh = 0;
     rg_core_event(g, &ev);
 }
 

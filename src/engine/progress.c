@@ -16,6 +16,8 @@
 #define SPIN_NS 100000u
 #define SPIN_CROWDED_NS 300000u
 #define COMPLETIONS 64
+#define ANEW_MOST 8              /* a link whose stream is lost so often, */
+#define ANEW_NS 60000000000u     /* each time within so long, is left to the coordinator */
 
 void rg_lock(rg_group_t *g) {
     if (pthread_mutex_trylock(&g->lock) == 0) return;
@@ -42,9 +44,27 @@ void rg_wake_thread(rg_group_t *g) {
     pthread_mutex_unlock(&g->thread_lock);
 }
 
+/* L9. Its stream is lost, not the peer: it is made anew under its number, so that what it relays goes on, and a round
+ * lets everything else begin anew. A stream that is lost again and again has a cause that this does not mend. */
+static void begin_anew(rg_group_t *g, uint32_t link, uint64_t now) {
+    rg_link_t *l = &g->links[link];
+    rg_error_t err = { 0 };
+    if (now - l->anew_at > ANEW_NS) l->anew = 0;
+    if (l->anew >= ANEW_MOST) return;
+    const rg_tp_peer_t peer = rg_link_peer(g, l, g->cfg.join_timeout_ms);
+    if (g->tp_ops->connect(g->tp, link, &peer, &err) != RG_OK) {
+        RG_LOGF(&g->log, RG_LOG_DEBUG, "link to member %llu: not made anew: %s", (unsigned long long)l->id, err.text);
+        return;
+    }
+    l->fresh = 1;
+    l->anew++;
+    l->anew_at = now;
+}
+
 static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
     if (c->link >= g->n_links || !g->links[c->link].id) return;
     rg_member_event_t ev = { .now_ns = now, .peer = g->links[c->link].id, .text = c->text, .note = c->note };
+    int anew = 0;
     if (c->event == RG_TP_LINK_UP) {
         int again = g->links[c->link].lost;
         g->links[c->link].up = 1;
@@ -53,9 +73,11 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         ev.type = RG_MEV_LINK_UP;
         ev.via = c->note ? g->links[c->link].via : 0;
         ev.note = 0;
+        ev.fresh = (uint32_t)g->links[c->link].fresh;
         if (again) RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: back%s", (unsigned long long)ev.peer,
                            ev.via ? ", relayed" : "");
-        else if (rg_netstat_up(g, c->link, now)) return;
+        else if (rg_netstat_up(g, c->link, now)) return; /* which says later that it is up */
+        g->links[c->link].fresh = 0;
         if (g->phase == RG_PHASE_JOINING) g->errmsg[0] = 0; /* what kept it down is no reason any more */
     } else if (c->event == RG_TP_LINK_LOST) {
         g->links[c->link].lost = 1;
@@ -64,6 +86,7 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: lost%s: %s", (unsigned long long)ev.peer,
                 ev.dead ? ", and its process seems to be gone" : "", c->text ? c->text : "?");
     } else if (c->event == RG_TP_LINK_DOWN) {
+        anew = g->reconnect_ns && (g->links[c->link].up || g->links[c->link].fresh);
         g->links[c->link].up = g->links[c->link].lost = 0;
         ev.type = RG_MEV_LINK_DOWN;
         rg_netstat_down(g, c->link);
@@ -75,6 +98,7 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         ev.type = RG_MEV_WATERMARK;
     }
     rg_core_event(g, &ev);
+    if (anew && g->phase != RG_PHASE_OVER && g->links[c->link].id == ev.peer) begin_anew(g, c->link, now);
 }
 
 static int poll_transport(rg_group_t *g, uint64_t now) {

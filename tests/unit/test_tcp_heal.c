@@ -412,3 +412,53 @@ Test(tcp_heal, one_end__can_only_dial__dials, .timeout = 60) {
     end_close(&a);
     end_close(&b);
 }
+
+/* ---- A stream that is lost -------------------------------------------------------------------------------------- */
+
+static void begin_again(end_t *e, const end_t *other, uint32_t dial) {
+    e->up = e->lost = e->down = 0;
+    e->sent_next = e->recv_next = e->received = 0;
+    memset(e->sending, 0, sizeof e->sending);
+    memset(e->receiving, 0, sizeof e->receiving);
+    end_connect(e, other, dial);
+}
+
+/* One end loses the stream and begins the link anew; the other one hears of it, whichever of them dials, and whether
+ * or not it can dial the first, which `reachable` says. Nothing is dropped on the way. */
+static void begun_anew(int dialler, int reachable, int by_relay) {
+    end_t a, b, r;
+    end_open(&r, 3, 1, 0);
+    pair(&a, &b, 1, 0);
+    exchange(&a, &b, &r, 20, 0);
+    if (by_relay) {
+        direct_way(&a, 1), direct_way(&b, 1);
+        shutdown(a.tp->links[0]->rail[0]->fd, SHUT_RDWR);
+        rg_transport_tcp.relay(r.tp, a.identity, b.identity, 1);
+        route(&a, &r), route(&b, &r);
+        for (double until = now_s() + 10; !(a.relayed && b.relayed) && now_s() < until;)
+            turn(&a, &b), turn(&b, &a), turn(&r, &a);
+        exchange(&a, &b, &r, 40, 0);
+    }
+    end_t *first = dialler ? &a : &b, *second = dialler ? &b : &a;
+    if (!reachable) second->tp->links[0]->addrs = 0;
+    rgt_link_fail(first->tp, first->tp->links[0], "planted");
+    for (double until = now_s() + 10; !first->down && now_s() < until;) turn(first, second);
+    begin_again(first, second, (uint32_t)dialler);
+    for (double until = now_s() + 10; !second->down && now_s() < until;) turn(&a, &b), turn(&b, &a), turn(&r, &a);
+    cr_assert(second->down == 1 && strstr(second->text, "given this link up"), "down %d: %s", second->down,
+              second->text);
+    begin_again(second, first, (uint32_t)!dialler);
+    until_up(&a, &b, &r, by_relay);
+    exchange(&a, &b, &r, 60, 20);
+    end_close(&a);
+    end_close(&b);
+    end_close(&r);
+}
+
+Test(tcp_heal, stream__lost_where_it_was_dialled__begun_anew, .timeout = 60) { begun_anew(0, 1, 0); }
+Test(tcp_heal, stream__lost_where_it_dials__begun_anew, .timeout = 60) { begun_anew(1, 1, 0); }
+Test(tcp_heal, stream__lost_where_nobody_can_dial__begun_anew, .timeout = 60) { begun_anew(1, 0, 0); }
+Test(tcp_heal, stream__lost_while_relayed__begun_anew_through_the_relay, .timeout = 60) {
+    begun_anew(0, 0, 1);
+    begun_anew(1, 0, 1);
+}
