@@ -342,7 +342,8 @@ typedef struct rg_result {
     uint64_t *contributor_ids; /* in: array of contributor_cap, or NULL; out: filled in rank order */
     uint32_t contributor_cap;
     uint32_t retries;                    /* times it was started again after a fault */
-    uint64_t epoch;                      /* of the view in which the result was computed */
+    uint64_t epoch;                      /* of the view since which nobody was lost when it was computed: newcomers
+                                            change rg_info_t's alone */
     uint64_t bytes_sent, bytes_received; /* payload, by this process, for this operation */
     uint64_t start_ns, end_ns;           /* CLOCK_MONOTONIC: call and completion */
     uint64_t fault_ns;                   /* of that, time between freeze and activation */
