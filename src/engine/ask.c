@@ -126,6 +126,7 @@ static rg_status_t ask_any(rg_ask_t *a, rg_tls_ctx_t *ctx, char **json, rg_error
         *json = text;
         if (serves) break;
     }
+    a->address = list; /* none of what lasts only here */
     return *json ? RG_OK : status;
 }
 

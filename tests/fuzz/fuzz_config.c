@@ -85,7 +85,7 @@ static void address(const char *text) {
     NEED(memcmp(&sa[0], &again[0], sizeof again[0]) == 0);
 }
 
-/* "a:1,b:2": what is understood means the same when it is written down and read again; one alone is as without lists. */
+/* "a:1,b:2": what is understood means the same when it is written down and read again; a list of one is as the one. */
 static void address_list(const char *text) {
     enum { MOST = 4, ROOM = 96 };
     struct sockaddr_storage sa[MOST], again[MOST];

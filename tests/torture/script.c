@@ -374,8 +374,9 @@ static int64_t now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* All pass the same number of boundaries, and agree that it is enough: somebody came, nobody comes any more, or somebody
- * has waited for very long. Were that sooner, a newcomer on a busy host would find the group ended and found another. */
+/* All pass the same number of boundaries, and agree that it is enough: somebody came, nobody comes any more, or one of
+ * them has waited for very long. Were that sooner, a newcomer on a busy host would find the group ended, and found
+ * another. */
 static int wait_for_newcomer(int came) {
     for (int64_t end = now_ms() + 30000;;) {
         int late = came || shared->over[ROLE_JOINS] || shared->ended[ROLE_JOINS] || now_ms() > end, any = 0;
