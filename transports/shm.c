@@ -198,7 +198,9 @@ static rg_status_t shm_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *
     uint8_t name[NAME_BYTES];
     int known = rgm_blob_get(peer->addr, peer->addr_len, name);
     if (!known && peer->dial)
-        return rg_fail(err, RG_ERR_PROTOCOL, 0, "shm: the peer's address is not one that this version understands");
+        return rg_fail(err, RG_ERR_PROTOCOL, EPROTONOSUPPORT,
+                       "shm: the peer's address is not one that this version understands: its transport is another "
+                       "one, or it has another version; give all members the same RG_TRANSPORT");
     l = link_new(tp, index);
     if (!l || rgm_ring_reserve(tp, 2) != 0) return rg_fail(err, RG_ERR_NOMEM, 0, "shm: no memory for a link");
     memcpy(l->identity, peer->identity, 16);

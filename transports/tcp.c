@@ -238,7 +238,9 @@ int rgt_addresses(const rg_tp_t *tp, const rg_tp_peer_t *peer, struct sockaddr_s
     if (rgt_blob_outward(peer->addr, peer->addr_len))
         return rg_fail(err, RG_ERR_SYSTEM, EHOSTUNREACH, "tcp: the peer can only dial (RG_DIAL=out)");
     if (n < 0)
-        return rg_fail(err, RG_ERR_PROTOCOL, 0, "tcp: the peer's address is not one that this version understands");
+        return rg_fail(err, RG_ERR_PROTOCOL, EPROTONOSUPPORT,
+                       "tcp: the peer's address is not one that this version understands: its transport is another "
+                       "one, or it has another version; give all members the same RG_TRANSPORT");
     for (int i = 0; i < n; i++)
         for (int f = 0; f < tp->listeners; f++)
             if (all[i].ss_family == tp->families[f]) {

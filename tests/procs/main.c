@@ -57,6 +57,7 @@ int main(int argc, char **argv) {
                   { "env", test_env },
                   { "state", test_state },
                   { "shm", test_shm },
+                  { "paths", test_paths },
                   { "cases", test_cases },
                   { "succession", test_succession },
                   { "coordinator-kills-briefly", coordinator_kills_briefly },

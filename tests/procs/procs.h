@@ -85,6 +85,7 @@ void test_security(void);
 void test_env(void);
 void test_state(void);
 void test_shm(void);
+void test_paths(void);
 void test_cases(void);
 void test_cases_long(void); /* takes many minutes; not one of those that run without a name */
 int check_kinds_planted(void);

@@ -232,3 +232,17 @@ Test(auto, address__any_bytes__harmless) {
     couple();
     part();
 }
+
+/* Members that were given different transports cannot meet, and are told what to do about it. */
+Test(auto, peer__of_another_transport__refused_with_what_to_do) {
+    extern const rg_transport_t rg_transport_shm;
+    end_t both, near;
+    end_open(&both, 1);
+    end_open_as(&near, &rg_transport_shm, 2, NULL);
+    cr_assert_eq(end_connect(&near, &both, 1, 1000), RG_ERR_PROTOCOL);
+    cr_assert(strstr(near.text, "RG_TRANSPORT"), "%s", near.text);
+    cr_assert_eq(end_connect(&both, &near, 1, 1000), RG_ERR_PROTOCOL);
+    cr_assert(strstr(both.text, "RG_TRANSPORT"), "%s", both.text);
+    near.t->close(near.tp);
+    both.t->close(both.tp);
+}
