@@ -295,7 +295,7 @@ static rg_status_t scatter(attempt_t *a, const float *v, float *kept) {
     in_at[a->rank] = UINT64_MAX;
     st = judge(a, z->in.p, in_at);
     float *sum = (float *)z->sum.p;
-    memset(sum, 0, (size_t)mine * sizeof *sum);
+    if (mine) memset(sum, 0, (size_t)mine * sizeof *sum); /* with nothing to sum there may be no memory */
     for (uint32_t r = 0; st == RG_OK && r < a->n; r++) {
         if (r == a->rank) add_own(a, sum, v + from, mine);
         else rg_quant_decode_add(z->q.wire, z->in.p + in_at[r] + sizeof(head_t), mine, sum);
