@@ -535,6 +535,7 @@ static void take_held(rg_tp_t *tp) {
         for (uint32_t r = 0; l && r < l->rails && l->state == LINK_UP; r++)
             if (holds(l->rail[r])) rgt_rx(tp, l->rail[r]);
     }
+    if (tp->n_relays) rgt_relay_held(tp);
 }
 
 /* Goes on with what the last turn left unfinished, where epoll has nothing to say about it. */
@@ -596,7 +597,10 @@ static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns) {
                 return 0; /* more can go out at once */
         }
     }
-    for (conn_t *c = tp->conns; c; c = c->next) rgt_interest(c, wanted(c));
+    for (conn_t *c = tp->conns; c; c = c->next) {
+        if (c->state == CONN_RELAY && rgt_relay_holds(c)) return 0;
+        rgt_interest(c, wanted(c));
+    }
     tp->armed = 1;
     if (tp->next_timer != NEVER) {
         uint64_t now = rg_os_now_ns();

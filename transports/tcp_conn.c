@@ -738,9 +738,11 @@ void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events) {
     else if (c->state == CONN_SECURING) dial_secure(c);
     else if (c->state == CONN_GREETING) dial_answered(c);
     else if (c->state == CONN_STRANGER) stranger_read(tp, c);
-    else if (c->state == CONN_RELAY) rgt_relay_event(tp, c);
+    else if (c->state == CONN_RELAY) rgt_relay_event(tp, c, events);
     else if ((c->state == CONN_PARKED || c->state == CONN_HALF) && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
         rgt_conn_close(c);
+    else if (c->state == CONN_VISITOR && (events & (EPOLLHUP | EPOLLERR)))
+        rgt_conn_close(c); /* it has gone before anybody took it; epoll would say so without end */
 }
 
 /* ---- Timers ---- */

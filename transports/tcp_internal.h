@@ -402,7 +402,9 @@ void rgt_route(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *relay);
 void rgt_relay(rg_tp_t *tp, const uint8_t a[16], const uint8_t b[16], int on);
 void rgt_relay_forget(rg_tp_t *tp, const uint8_t gone[16]);
 void rgt_relay_asked(rg_tp_t *tp, conn_t *s);
-void rgt_relay_event(rg_tp_t *tp, conn_t *c);
+void rgt_relay_event(rg_tp_t *tp, conn_t *c, uint32_t events);
+void rgt_relay_held(rg_tp_t *tp); /* passes on what TLS still holds */
+int rgt_relay_holds(const conn_t *c);
 void rgt_relay_broken(conn_t *c);
 uint32_t rgt_relay_wants(const conn_t *c);
 void rgt_relay_met(rg_tp_t *tp, conn_t *c);

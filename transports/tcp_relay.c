@@ -86,7 +86,7 @@ static int pass_on(conn_t *c) {
 
 /* Reads from c and writes to its mate, as far as both go. -1: over. */
 static int pump(conn_t *c) {
-    for (uint32_t turn = 0; turn < TURN || c->tls;) { /* epoll does not know what TLS still holds */
+    for (uint32_t turn = 0; turn < TURN;) { /* then others have theirs, see rgt_relay_held() */
         int rc = pass_on(c);
         c->mate->tx_blocked = rc == 1;
         if (rc) return rc < 0 ? -1 : 0;
@@ -101,17 +101,31 @@ static int pump(conn_t *c) {
 }
 
 uint32_t rgt_relay_wants(const conn_t *c) {
-    uint32_t want = EPOLLRDHUP | (c->tx_blocked ? (uint32_t)EPOLLOUT : 0);
-    return want | (c->rpos == c->rend ? (uint32_t)EPOLLIN : 0);
+    uint32_t want = c->tx_blocked ? (uint32_t)EPOLLOUT : 0;
+    /* What cannot be passed on is not read; that includes the end, which would be told again and again. */
+    return want | (c->mate && c->mate->tx_blocked ? 0 : EPOLLIN | (uint32_t)EPOLLRDHUP);
+}
+
+/* TLS has bytes of it that epoll knows nothing of, and they can be passed on. */
+int rgt_relay_holds(const conn_t *c) { return c->tls && c->mate && !c->mate->tx_blocked && rg_tls_more(c->tls); }
+
+void rgt_relay_held(rg_tp_t *tp) {
+    conn_t *next;
+    for (conn_t *c = tp->conns; c; c = next) {
+        next = c->next;
+        if (c->state == CONN_RELAY && rgt_relay_holds(c)) rgt_relay_event(tp, c, 0);
+        if (next && next->state == CONN_DEAD) return; /* the pair has ended; others have their turn at the next poll */
+    }
 }
 
 void rgt_relay_broken(conn_t *c) { pair_end(c); }
 
-void rgt_relay_event(rg_tp_t *tp, conn_t *c) {
+void rgt_relay_event(rg_tp_t *tp, conn_t *c, uint32_t events) {
     (void)tp;
     conn_t *mate = c->mate;
     if (c->state != CONN_RELAY) return;
-    if (pump(c) != 0 || pump(mate) != 0) {
+    /* A broken connection is not waited for until the other end takes what came before: the ends send that again. */
+    if (pump(c) != 0 || pump(mate) != 0 || (events & (EPOLLHUP | EPOLLERR))) {
         pair_end(c);
         return;
     }
@@ -173,7 +187,7 @@ void rgt_relay_asked(rg_tp_t *tp, conn_t *s) {
     rgt_set_state(s, CONN_RELAY);
     rgt_set_state(other, CONN_RELAY);
     rgt_log(tp, RG_LOG_INFO, 0, "tcp: relaying between two peers that cannot reach each other");
-    rgt_relay_event(tp, s);
+    rgt_relay_event(tp, s, 0);
 }
 
 /* ---- At the ends ----------------------------------------------------------------------------------------------- */
@@ -193,10 +207,10 @@ void rgt_relay_met(rg_tp_t *tp, conn_t *c) {
         rgt_dial_greet(c);
         return;
     }
-    (void)tp;
     rgt_set_state(c, CONN_STRANGER);
     c->deadline = rg_os_now_ns() + HALF_NS;
-    rgt_timer_at(c->tp, c->deadline);
+    rgt_timer_at(tp, c->deadline);
+    if (c->tls) rgt_handshake(tp, c, 0); /* its greeting may have come with the relay's answer, and be held by TLS */
 }
 
 /* The link has not been up yet: its connections are made anew, the other way. */

@@ -20,8 +20,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TLS_FILE_MAX 8192 /* of a file with group keys */
-/* AES-GCM wants a new key after 2^24.5 records of 16 KiB (RFC 8446, 5.5); this is a sixth of that. */
+#define TLS_FILE_MAX 8192        /* of a file with group keys */
+#define TLS_PEM_MAX (4ll << 20) /* of certificates: all authorities of a system are far less */
+/* AES-GCM wants a new key after 2^24.5 records of at most 16 KiB (RFC 8446, 5.5); this is a sixth of that. */
 #define TLS_REKEY_BYTES (1ull << 36)
 
 static const char identity_prefix[] = "regroup-key-";
@@ -207,10 +208,18 @@ static int no_passphrase(char *buf, int size, int writing, void *user) {
 }
 
 static rg_status_t file_wrong(const char *variable, const char *name, const char *what, rg_error_t *err) {
+    return rg_fail(err, RG_ERR_INVALID, 0, "%s %.200s: expected %s: %s", variable, name, what, openssl_text());
+}
+
+/* OpenSSL would wait for a pipe's other end, and read a device for ever. */
+static rg_status_t check_file(const char *variable, const char *name, rg_error_t *err) {
     struct stat st;
     if (stat(name, &st) != 0)
         return rg_fail(err, RG_ERR_INVALID, errno, "%s %.200s cannot be read: %s", variable, name, strerror(errno));
-    return rg_fail(err, RG_ERR_INVALID, 0, "%s %.200s: expected %s: %s", variable, name, what, openssl_text());
+    if (!S_ISREG(st.st_mode) || st.st_size > TLS_PEM_MAX)
+        return rg_fail(err, RG_ERR_INVALID, 0, "%s %.200s: expected a regular file (PEM) of at most %lld bytes",
+                       variable, name, TLS_PEM_MAX);
+    return RG_OK;
 }
 
 /* A certificate that is of no use now is told now, and not by a stranger in a handshake. */
@@ -224,6 +233,10 @@ static void note_dates(rg_tls_ctx_t *ctx, const char *name) {
 
 static rg_status_t open_certificates(rg_tls_ctx_t *ctx, const rg_tls_files_t *f, rg_error_t *err) {
     struct stat st;
+    rg_status_t rc = check_file("RG_TLS_CA", f->ca, err);
+    if (rc == RG_OK) rc = check_file("RG_TLS_CERT", f->cert, err);
+    if (rc == RG_OK) rc = check_file("RG_TLS_KEY", f->key, err);
+    if (rc != RG_OK) return rc;
     SSL_CTX_set_default_passwd_cb(ctx->ssl, no_passphrase);
     if (!SSL_CTX_load_verify_file(ctx->ssl, f->ca))
         return file_wrong("RG_TLS_CA", f->ca, "certificates of authorities (PEM)", err);

@@ -53,7 +53,7 @@ struct rg_tls {
     int up, failed, more, unfit;
     uint8_t *out; /* encrypted, not sent yet */
     size_t out_off, out_len, out_cap;
-    uint64_t keyed;               /* bytes sent with the present key */
+    uint64_t keyed;               /* bytes sent with the present key, had every record been full */
     char their_key[TLS_MARK + 1]; /* server: mark of the key that the other side offered and nobody here knows */
     char why[256];
 };

@@ -172,8 +172,8 @@ size_t rg_tls_record_write(rg_tls_t *t, const uint8_t *a, size_t an, const uint8
         if (k) a += k, an -= k;
         if (m) b += m, bn -= m;
         taken += k + m;
+        t->keyed += CONTENT_MAX; /* what wears a key out is records, however small */
     }
-    t->keyed += taken;
     return taken;
 }
 

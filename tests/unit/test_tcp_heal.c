@@ -462,3 +462,10 @@ Test(tcp_heal, stream__lost_while_relayed__begun_anew_through_the_relay, .timeou
     begun_anew(0, 0, 1);
     begun_anew(1, 0, 1);
 }
+
+Test(tcp_heal, path_under_tls__closed__goes_through_a_third_and_back, .timeout = 60) {
+    keys_open();
+    through_a_third(1);
+    rg_tls_close(keys);
+    keys = NULL;
+}

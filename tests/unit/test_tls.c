@@ -198,6 +198,26 @@ Test(tls, keys__renewed_on_the_way__bytes_come_whole, .init = begin, .fini = end
     rg_tls_close(ctx);
 }
 
+/* A key lasts for a number of records, and small ones count as large ones do. */
+Test(tls, keys__many_small_records__renewed, .init = begin, .fini = end) {
+    rg_tls_ctx_t *ctx = with_key(key_file("k"));
+    rg_tls_rekey_after(ctx, 1 << 20);
+    for (int bulk = 0; bulk < 4; bulk += 3) {
+        uint8_t byte = 1, raw[256];
+        ssize_t longest = 0;
+        pair_t p = pair_of(ctx, ctx, bulk);
+        for (int i = 0; i < 200; i++) { /* with the one that tells the other side of the new key more goes out */
+            cr_assert_eq(rg_tls_send(p.client, &byte, 1, NULL, 0), 1);
+            ssize_t n = recv(p.fd[1], raw, sizeof raw, MSG_DONTWAIT);
+            cr_assert_gt(n, 0);
+            longest = n > longest ? n : longest;
+        }
+        cr_assert_gt(longest, 5 + 1 + 1 + 16, "200 records with one key");
+        pair_free(&p);
+    }
+    rg_tls_close(ctx);
+}
+
 Test(tls, end_of_stream__after_the_last_bytes__is_zero, .init = begin, .fini = end) {
     rg_tls_ctx_t *ctx = with_key(key_file("k"));
     pair_t p = pair_of(ctx, ctx, 3);
@@ -426,6 +446,15 @@ Test(tls, files__that_cannot_be_used__named, .init = begin, .fini = end) {
     no_open((rg_tls_files_t){ .psk = bad }, "16 to 64 bytes");
     no_open((rg_tls_files_t){ .ca = "/nonexistent", .cert = ca.cert, .key = ca.key }, "RG_TLS_CA /nonexistent");
     no_open((rg_tls_files_t){ .ca = ca.cert, .cert = key, .key = ca.key }, "RG_TLS_CERT");
+    /* Nothing that could be waited for or read without end. */
+    const char *pipe = path("pipe"), *large = path("large");
+    cr_assert(mkfifo(pipe, 0600) == 0 && truncate((text_to(large, "x"), large), 1ll << 40) == 0);
+    const char *endless[] = { pipe, "/dev/zero", folder, large };
+    for (size_t i = 0; i < sizeof endless / sizeof *endless; i++) {
+        no_open((rg_tls_files_t){ .ca = endless[i], .cert = ca.cert, .key = ca.key }, "regular file");
+        no_open((rg_tls_files_t){ .ca = ca.cert, .cert = endless[i], .key = ca.key }, "regular file");
+        no_open((rg_tls_files_t){ .ca = ca.cert, .cert = ca.cert, .key = endless[i] }, "regular file");
+    }
     no_open((rg_tls_files_t){ .ca = ca.cert, .cert = ca.cert, .key = key }, "RG_TLS_KEY");
     no_open((rg_tls_files_t){ .ca = ca.cert, .cert = ca.cert, .key = other.key }, "RG_TLS_KEY");
     chmod(key, 0644);
