@@ -202,6 +202,9 @@ void rg_member_refused(rg_member_t *m, rg_status_t status, const char *text) {
 
 static void member_leave(rg_member_t *m) {
     if (m->phase == RG_PH_OVER) return;
+    /* Others keep copies for this member until they hear that it is past the last operation; when the coordinator
+     * goes at the same time no view tells them. */
+    if (m->have_view && !m->fenced) rg_ops_note(m, 1);
     if (m->phase == RG_PH_MEMBER && m->control_up && !rg_member_lost_long(m)) {
         rg_w_t w = rg_member_begin(m);
         rg_w_header(&w, RG_MSG_LEAVE);

@@ -176,8 +176,8 @@ static int group_works(struct security *s, enum kind kind) {
          ok;
     ok = ok && advances(s, "after a death");
     s->end = 1;
-    ok = procs_end(pids[0], 40) == 0 && ok; /* leaving may take as long as an operation */
-    ok = procs_end(pids[2], 40) == 0 && ok;
+    ok = procs_end(pids[0], 20) == 0 && ok; /* also the coordinator ends */
+    ok = procs_end(pids[2], 20) == 0 && ok;
     ok = procs_end(co, 10) == 0 && ok;
     return SEEN(!strstr(s->log, s->key_text), "the key is in the log") && ok;
 }

@@ -200,6 +200,21 @@ Test(leave, in_order__closed_for_the_leaver_and_left_for_the_others) {
     rig_end(&r);
 }
 
+/* The one that finishes last knows that the others are past the operation, and keeps no copy of it that would make it
+ * say soon that it is, too. */
+Test(leave, after_the_last_operation__others_are_told_that_it_is_past) {
+    rig_group(&r, 2);
+    for (int i = 0; i < 2; i++) rig_op(&r, i, RG_MEV_OP_START, none, sig_of(0, RG_RETRY));
+    rig_op(&r, 0, RG_MEV_OP_COMPLETE, none, sig_of(0, RG_RETRY));
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_WATERMARK, .peer = rg_member_id(r.m[0]), .note = 1 });
+    rig_op(&r, 1, RG_MEV_OP_COMPLETE, none, sig_of(0, RG_RETRY));
+    cr_assert(rg_member_drained(r.m[1]) && !rg_member_drained(r.m[0]));
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_LEAVE });
+    const rig_note_t *n = told_any(&r, 1, RG_MACT_NOTE);
+    cr_assert(n && n->flush && n->note == 1);
+    rig_end(&r);
+}
+
 Test(detect, silence__expelled_and_told_so_when_it_speaks_again) {
     rig_group(&r, 3);
     rig_member(&r, 2, (rg_member_event_t){ .type = RG_MEV_OP_START, .key = none, .sig = sig_of(1, RG_RETRY) });
