@@ -126,7 +126,7 @@ void rg_quantiser_destroy(rg_quantiser_t *z);
 
 /* out[i] = the sum (RG_SUM) or the average (RG_AVG) of all members' in[i]. count, op and the quantiser are equal on all
  * members; a difference is ERR_MISMATCH everywhere. An input that is not finite, without RG_QUANT_SATURATE, and a sum
- * that is not finite are ERR_INVALID everywhere, naming the rank. Of opts, tag, timeout_ms (for each of the two parts),
+ * that is not finite are ERR_INVALID everywhere, naming the rank. Of opts, tag, timeout_ms,
  * on_fault and result count; anything else is NOTSUP. Errors are those of rg_all_reduce; the text is with the group. */
 rg_status_t rg_quant_all_reduce(rg_quantiser_t *z, const float *in, float *out, uint64_t count, rg_op_t op,
                                 const rg_opts_t *opts);

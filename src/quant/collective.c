@@ -54,6 +54,7 @@ typedef struct attempt {
     uint32_t n, rank;
     uint64_t epoch;
     double bound;
+    uint64_t deadline;
     int finite; /* all that this member puts in, which its heads to everybody say */
     rg_opts_t o;
     rg_result_t r;
@@ -232,6 +233,14 @@ static rg_status_t ended(attempt_t *a, rg_status_t st) {
     return st;
 }
 
+/* What is left of the call's time, for its next part. Nobody stays away when there is none: the others may have some,
+ * and wait; the operation itself ends at once then. */
+static const rg_opts_t *in_time(attempt_t *a) {
+    uint64_t now = rg_os_now_ns(), left = a->deadline > now ? (a->deadline - now) / 1000000 : 0;
+    a->o.timeout_ms = left > 1 ? (uint32_t)left : 1;
+    return &a->o;
+}
+
 static rg_status_t no_memory(attempt_t *a) { return rg_refuse(a->z->g, RG_ERR_NOMEM, "%s: no memory", a->name); }
 
 /* Puts this member's own share of its slice into the sum, as it is, but for what RG_QUANT_SATURATE replaces. */
@@ -290,7 +299,8 @@ static rg_status_t scatter(attempt_t *a, const float *v, float *kept) {
     }
     confess(a, out_at);
     z->calls++;
-    rg_status_t st = ended(a, rg_all_to_all_v(z->g, z->out.p, out, out_at, z->in.p, in, in_at, RG_U8, &a->o, NULL));
+    rg_status_t st =
+        ended(a, rg_all_to_all_v(z->g, z->out.p, out, out_at, z->in.p, in, in_at, RG_U8, in_time(a), NULL));
     if (st != RG_OK) return st;
     in_at[a->rank] = UINT64_MAX;
     st = judge(a, z->in.p, in_at);
@@ -323,7 +333,7 @@ static rg_status_t gather(attempt_t *a, const float *v, float *kept, double boun
     memcpy(&h, z->out.p, sizeof h);
     h.bound += bound;
     memcpy(z->out.p, &h, sizeof h);
-    rg_status_t st = ended(a, rg_all_gather_v(z->g, z->out.p, z->in.p, in, in_at, RG_U8, &a->o, NULL));
+    rg_status_t st = ended(a, rg_all_gather_v(z->g, z->out.p, z->in.p, in, in_at, RG_U8, in_time(a), NULL));
     return st != RG_OK ? st : judge(a, z->in.p, in_at);
 }
 
@@ -413,6 +423,8 @@ static rg_status_t call(rg_quantiser_t *z, const char *name, int kind, const flo
         a.r.contributor_cap = result->contributor_cap;
     }
     rg_on_fault_t on_fault = a.o.on_fault != 0 ? a.o.on_fault : rg_root(z->g)->cfg.on_fault;
+    uint64_t limit_ms = a.o.timeout_ms != 0 ? a.o.timeout_ms : rg_root(z->g)->cfg.op_timeout_ms;
+    a.deadline = rg_os_now_ns() + limit_ms * 1000000;
     a.o.result = &a.r;
     a.o.on_fault = RG_RETURN;
     uint64_t start = 0;

@@ -200,6 +200,31 @@ Test(quantised, calls__that_differ_or_are_wrong__refused_alike_and_nothing_writt
     rig_run(3, "inproc", NULL, wrong, NULL);
 }
 
+/* One member does not call: the others' deadline is that of the whole call, whatever it is made of. */
+static int late(rig_member_t *m, void *arg) {
+    float in[64] = { 0 }, out[64];
+    rg_quant_t q = RG_QUANT_INIT(RG_WIRE_I8);
+    rg_quantiser_t *z = NULL;
+    rg_opts_t o = RG_OPTS_INIT;
+    (void)arg;
+    RIG_OK(m, rg_quantiser_create(m->g, &q, NULL, &z, NULL));
+    o.timeout_ms = 300;
+    if (m->index != 1) {
+        uint64_t from = rig_now();
+        rg_status_t st = rg_quant_all_reduce(z, in, out, 64, RG_SUM, &o);
+        uint64_t took = (rig_now() - from) / 1000000;
+        RIG_NEED(m, st == RG_ERR_TIMEOUT, "%s: %s", rg_status_name(st), rig_errmsg(m));
+        RIG_NEED(m, took >= 290 && took < 300 + 2000 * RIG_SLOW, "after %u ms", (unsigned)took);
+    }
+    RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
+    rg_quantiser_destroy(z);
+    return 0;
+}
+
+Test(quantised, calls__of_which_one_is_missing__end_by_the_deadline, .timeout = 60) {
+    rig_run(3, "inproc", NULL, late, NULL);
+}
+
 /* ---- Error feedback
  * ---------------------------------------------------------------------------------------------------- */
 
