@@ -34,6 +34,7 @@ help:
 	@echo 'make torture          every allocation and system call fails in turn: TORTURE_EACH=3 calls at each place'
 	@echo 'make bench            our collectives on this host; make bench-peers: beside Gloo, Open MPI and MPICH'
 	@echo 'make bench-state      shared state: what comparing costs, and what a newcomer costs those who work'
+	@echo 'make bench-hierarchy  groups over hosts and sites with slow links between them (needs root)'
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
 	@echo 'make format           clang-format 14; make format-check and make style change nothing'
 	@echo 'make clean            removes the build folders'

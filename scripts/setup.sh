@@ -20,7 +20,8 @@ for p in $packages; do
     if [ "$p" = pkg-config ] && command -v pkg-config > /dev/null 2>&1; then continue; fi
     installed "$p" || missing="$missing $p"
 done
-command -v "${CC:-gcc}" > /dev/null 2>&1 || missing="$missing gcc libc6-dev"
+cc=${CC:-gcc} # may have arguments, or be "ccache gcc"
+command -v "${cc%% *}" > /dev/null 2>&1 || missing="$missing gcc libc6-dev"
 [ -z "$missing" ] && exit 0
 
 line="apt-get update && apt-get install -y --no-install-recommends$missing"

@@ -64,7 +64,7 @@ int tool_coordinator(int argc, char **argv) {
     rg_coordinator_t *co;
     rg_error_t err = { RG_OK, 0, "" };
     uint64_t v;
-    int o, sig;
+    int o, at, sig;
     cfg.log_level = RG_LOG_INFO;
     cfg.log_fn = coordinator_line;
     while ((o = getopt_long(argc, argv, "l:m:b:s:t:r:Svh", options, NULL)) != -1) {
@@ -78,8 +78,11 @@ int tool_coordinator(int argc, char **argv) {
         if (o == 's') cfg.standby = optarg;
         if (o == 's' || o == 'S') cfg.succession = RG_ON;
         if (o == 'm' || o == 'b' || o == 't' || o == 'r') {
-            if (!tool_number(optarg, 1, 3600000, &v))
-                return tool_usage("coordinator", "\"%s\": expected a number above 0", optarg);
+            if (!tool_number(optarg, 1, 3600000, &v)) {
+                for (at = 0; options[at].val != o;) at++;
+                return tool_usage("coordinator", "\"%s\" is not what --%s takes: a whole number from 1 to 3600000",
+                                  optarg, options[at].name);
+            }
             if (o == 'm') cfg.max_members = (uint32_t)v;
             else if (o == 'b') cfg.heartbeat_ms = (uint32_t)v;
             else if (o == 't') cfg.takeover_ms = (uint32_t)v;

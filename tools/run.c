@@ -29,6 +29,7 @@ static const char run_help[] =
     "its\n"
     "environment; a program that calls rg_group_join() with an empty configuration is in the group. Every line that a\n"
     "peer prints is shown behind [its number]; numbers are the ranks at the start, then one more for each --join.\n"
+    "What else is set as RG_... counts for the coordinator and the peers: RG_SUCCESSION=on, RG_RECONNECT_MS=1000.\n"
     "\n"
     "  -n, --peers N           peers to start (required)\n"
     "      --kill R@T          SIGKILL peer R at time T\n"
@@ -471,7 +472,7 @@ static int run_options(struct run *r, int argc, char **argv, rg_coordinator_conf
                                              { "help", no_argument, NULL, 'h' },
                                              { 0, 0, 0, 0 } };
     uint64_t v = 0;
-    int o;
+    int o, at;
     while ((o = getopt_long(argc, argv, "+n:t:g:qh", options, NULL)) != -1) {
         int ok = 1;
         if (o == '?') return tool_usage("run", "wrong option");
@@ -490,7 +491,9 @@ static int run_options(struct run *r, int argc, char **argv, rg_coordinator_conf
         if (o == 'q') r->quiet = 1;
         if (o == NO_PREFIX) r->prefix = 0;
         if (o == TLS) r->tls = 1;
-        if (!ok) return tool_usage("run", "\"%s\" is not what this option takes", optarg);
+        if (ok) continue;
+        for (at = 0; options[at].val != o;) at++;
+        return tool_usage("run", "\"%s\" is not what --%s takes", optarg, options[at].name);
     }
     if (!r->n) return tool_usage("run", "how many peers? -n N");
     if (optind >= argc) return tool_usage("run", "no program: give one after --");

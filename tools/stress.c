@@ -189,7 +189,7 @@ static int parse(struct stress *s, struct options *q, int argc, char **argv) {
                                              { "quiet", no_argument, NULL, 'q' },
                                              { "help", no_argument, NULL, 'h' },
                                              { 0, 0, 0, 0 } };
-    int o;
+    int o, at;
     while ((o = getopt_long(argc, argv, "n:m:s:e:a:k:t:j:c:qh", options, NULL)) != -1) {
         char bad[64] = "";
         if (o == '?') return tool_usage("stress", "wrong option");
@@ -197,8 +197,9 @@ static int parse(struct stress *s, struct options *q, int argc, char **argv) {
             fputs(stress_help, stdout);
             return -1;
         }
-        if (!take_option(s, q, o, optarg, bad))
-            return tool_usage("stress", "\"%s\" is not what this option takes", bad[0] ? bad : optarg);
+        if (take_option(s, q, o, optarg, bad)) continue;
+        for (at = 0; options[at].val != o;) at++;
+        return tool_usage("stress", "\"%s\" is not what --%s takes", bad[0] ? bad : optarg, options[at].name);
     }
     if (optind < argc) return tool_usage("stress", "unexpected argument \"%s\"", argv[optind]);
     return 0;

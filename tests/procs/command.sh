@@ -34,14 +34,18 @@ seen() { # TEXT FILE: waits up to 20 s
 ok no_command__usage exits 2
 ok unknown_command__usage both 2 "no command" frobnicate
 ok help__on_standard_output both 0 "usage: regroup" --help
-for c in coordinator run bench explain tune stress status; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
+for c in coordinator run bench explain tune stress status keygen; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
 ok version__printed both 0 "regroup [0-9]" version
-for c in coordinator run bench explain tune stress status; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
+for c in coordinator run bench explain tune stress status keygen; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
 ok run__without_a_program both 2 "no program" run -n 2
-ok run__bad_fault both 2 "not what this option takes" run -n 2 --kill 1 -- true
+ok run__bad_fault both 2 "\"1\" is not what --kill takes" run -n 2 --kill 1 -- true
+ok run__bad_number_of_a_short_option both 2 "\"none\" is not what --peers takes" run -n none -- true
+from_environment() { local -x RG_RECONNECT_MS=soon; both 1 "RG_RECONNECT_MS is \"soon\"" run -n 1 -- true; }
+ok run__environment__counts_for_the_coordinator from_environment
+ok coordinator__bad_number both 2 "\"soon\" is not what --reconnect takes" coordinator --reconnect soon
 ok run__fault_of_a_peer_that_is_none both 2 "there is no peer 9" run -n 2 --kill 9@1 -- true
 ok run__fault_of_a_peer_that_joins__taken both 1 "did not take place" run -n 1 --join match=never --kill 1@match=never -- true
-ok run__bad_time both 2 "not what this option takes" run -n 2 --join soon -- true
+ok run__bad_time both 2 "\"soon\" is not what --join takes" run -n 2 --join soon -- true
 ok bench__unknown_collective both 2 "no collective" bench all_scatter
 ok bench__sizes_the_wrong_way_round both 2 "larger" bench all_reduce -b 2M -e 1M
 ok status__nobody_there both 1 "127.0.0.1:1" status 127.0.0.1:1 --timeout 2

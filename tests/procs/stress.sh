@@ -28,8 +28,8 @@ both() { local want=$1 text=$2; shift 2; exits "$want" "$@" && says "$text"; }
 ok help__has_examples both 0 examples --help
 ok unknown_action__usage both 2 frobnicate --actions kill,frobnicate
 ok unknown_kind__usage both 2 frobnicate --kinds frobnicate
-ok interval_the_wrong_way_round__usage both 2 'not what this option takes' --every 2..1
-ok one_peer__usage both 2 'not what this option takes' --peers 1
+ok interval_the_wrong_way_round__usage both 2 '"2..1" is not what --every takes' --every 2..1
+ok one_peer__usage both 2 '"1" is not what --peers takes' --peers 1
 
 plan() { "$regroup" stress --plan --minutes 5 --seed "$1" > "$2"; }
 same_plan() { plan 7 "$tmp/p1" && plan 7 "$tmp/p2" && [ -s "$tmp/p1" ] && cmp -s "$tmp/p1" "$tmp/p2"; }
