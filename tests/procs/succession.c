@@ -45,13 +45,19 @@ struct succ *succ_new(const char *group, unsigned seed) {
     return s;
 }
 
+/* Appends ",HOST:PORT", or without the comma at the beginning; of a copy, as the compiler cannot see that the list is
+ * not what it is made of. */
+static size_t append(char *list, size_t cap, size_t at, const char *of, int port) {
+    char host[64];
+    snprintf(host, sizeof host, "%s", of);
+    return at + (size_t)snprintf(list + at, cap - at, "%s%s:%d", at ? "," : "", host, port);
+}
+
 void succ_list(struct succ *s, int with_members) {
     size_t at = 0;
-    for (int i = 0; i < 2; i++)
-        at += (size_t)snprintf(s->list + at, sizeof s->list - at, "%s%s:%d", i ? "," : "", s->host[SUCC_SLOTS + i],
-                               s->port[i]);
+    for (int i = 0; i < 2; i++) at = append(s->list, sizeof s->list, at, s->host[SUCC_SLOTS + i], s->port[i]);
     for (int i = 0; with_members && i < SUCC_SLOTS; i++)
-        at += (size_t)snprintf(s->list + at, sizeof s->list - at, ",%s:%u", s->host[i], s->m[i].port);
+        at = append(s->list, sizeof s->list, at, s->host[i], (int)s->m[i].port);
 }
 
 static void reap(pid_t pid) {
