@@ -519,8 +519,10 @@ void cases_env(void) {
         env_skip("env__forked_...", "ThreadSanitizer allows a child of threads no thread");
     else {
         CASE("env__forked_children_end_or_join_anew__parent_unharmed", children());
-        CASE("env__forked_while_threads_use_memory__children_do_not_hang",
-             procs_end(procs_fork(forks_when_busy, 0, NULL), 60) == 0);
+        /* Seen: a child waits for AddressSanitizer's own allocator, whose lock another thread of the parent had. */
+        const char *busy = "env__forked_while_threads_use_memory__children_do_not_hang";
+        if (CASES_SANITIZED) env_skip(busy, "AddressSanitizer's allocator may be locked for ever in such a child");
+        else CASE(busy, procs_end(procs_fork(forks_when_busy, 0, NULL), 60) == 0);
     }
     CASE("env__wall_clock_jumps__nobody_is_lost", wall_clock());
     CASE("env__wall_clock_jumps__deadlines_hold",
