@@ -43,7 +43,7 @@ static void blob(const uint8_t *p, size_t n) {
     int k = rgt_blob_get(p, (uint32_t)n, a);
     if (k < 0) return;
     NEED(k >= 1 && k <= ADDRS_MAX);
-    NEED(rgt_blob_get(out, rgt_blob_put(out, a, k), b) == k && memcmp(a, b, sizeof a) == 0);
+    NEED(rgt_blob_get(out, rgt_blob_put(out, a, k, 0), b) == k && memcmp(a, b, sizeof a) == 0);
 }
 
 static rg_tls_ctx_t *key, *cert;
