@@ -114,50 +114,62 @@ static double half_step(rg_wire_t wire, double scale) {
     }
 }
 
-static double scale_of(rg_wire_t wire, const uint8_t *w) {
+/* A stored scale, or the magnitude of a 16-bit element, from its bits. These order like the numbers, so the largest of
+ * many is looked for among the bits. */
+static double value_of(rg_wire_t wire, uint32_t bits) {
     float s = 0;
-    if (wire == RG_WIRE_I4 || wire == RG_WIRE_I2) {
-        uint32_t h = (uint32_t)w[0] | (uint32_t)w[1] << 8;
-        return (h >> 10 & 31) != 0 ? ldexp(1024 + (h & 1023), (int)(h >> 10 & 31) - 25) : ldexp(h & 1023, -24);
+    if (wire == RG_WIRE_I4 || wire == RG_WIRE_I2 || wire == RG_WIRE_F16) {
+        uint32_t e = bits >> 10 & 31, m = bits & 1023;
+        return e != 0 ? ldexp(1024 + m, (int)e - 25) : ldexp(m, -24);
     }
-    if (forms[wire].scale_bytes == 1) return ldexp(1, (int)w[0] - 127);
-    memcpy(&s, w + (wire == RG_WIRE_I8_MINMAX ? 4 : 0), sizeof s);
-    return fabs((double)s);
+    if (forms[wire].scale_bytes == 1) return ldexp(1, (int)bits - 127);
+    if (wire == RG_WIRE_BF16) bits <<= 16;
+    memcpy(&s, &bits, sizeof s);
+    return (double)s;
+}
+
+static uint32_t magnitude_at(const uint8_t *w, uint32_t bytes) {
+    uint32_t bits;
+    if (bytes == 1) return w[0];
+    if (bytes == 2) return ((uint32_t)w[0] | (uint32_t)w[1] << 8) & 0x7fffu;
+    memcpy(&bits, w, sizeof bits);
+    return bits & 0x7fffffffu;
 }
 
 /* The two 16-bit floats, whose step depends on the element. */
 static double bound_16(rg_wire_t wire, const uint8_t *w, uint64_t n) {
-    double most = 0;
-    float v[64];
-    for (uint64_t i = 0; i < n; i += 64) {
-        uint64_t many = n - i < 64 ? n - i : 64;
-        rg_quant_decode(wire, w + 2 * i, many, v);
-        for (uint64_t k = 0; k < many; k++) most = fabs((double)v[k]) > most ? fabs((double)v[k]) : most;
+    uint16_t top = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t m;
+        memcpy(&m, w + 2 * i, sizeof m);
+        m &= 0x7fff;
+        top = m > top ? m : top;
     }
-    return wire == RG_WIRE_BF16 ? fmax(most * (0x1p-8 + 0x1p-15), 0x1p-134) : fmax(most * (0x1p-11 + 0x1p-21), 0x1p-25);
+    double most = value_of(wire, top);
+    return wire == RG_WIRE_BF16 ? fmax(most * (0x1p-8 + 0x1p-15), 0x1p-134)
+                                : fmax(most * (0x1p-11 + 0x1p-21), 0x1p-25);
 }
 
 double rg_quant_bound(const rg_quant_t *q, const void *bytes, uint64_t n) {
     if (q == NULL || !known(q->wire)) return -1;
+    if (n == 0) return 0;
     const form_t *f = &forms[q->wire];
     const uint8_t *w = bytes;
-    double most = 0, largest = 0;
-    if (n != 0 && f->scale_bytes == 0) most = bound_16(q->wire, w, n);
-    for (uint64_t left = f->scale_bytes != 0 ? n : 0; left != 0;) {
-        uint64_t many = f->block == 0 || left < f->block ? left : f->block;
-        double half = half_step(q->wire, scale_of(q->wire, w));
-        if (q->wire == RG_WIRE_I8_MINMAX) {
-            float m;
-            memcpy(&m, w, sizeof m);
-            largest = fmax(largest, fabs((double)m) + 510 * half);
-        } else {
-            largest = fmax(largest, half * 256);
+    double most, largest = 0;
+    if (f->scale_bytes == 0) {
+        most = bound_16(q->wire, w, n);
+    } else {
+        uint32_t scale = 0, least = 0, wide = q->wire == RG_WIRE_I8_MINMAX ? 4 : 0;
+        uint64_t blocks = f->block == 0 ? 1 : n / f->block + (n % f->block != 0), step = block_bytes(f, f->block);
+        for (; blocks != 0; blocks--, w += step) {
+            uint32_t s = magnitude_at(w + wide, f->scale_bytes - wide), m = wide != 0 ? magnitude_at(w, 4) : 0;
+            scale = s > scale ? s : scale;
+            least = m > least ? m : least;
         }
-        most = fmax(most, half);
-        left -= many;
-        w += block_bytes(f, many);
+        most = half_step(q->wire, value_of(q->wire, scale));
+        largest = wide != 0 ? value_of(q->wire, least) + 510 * most : most * 256;
     }
     /* The arithmetic of the codec rounds to f32 as well, a few times, and a scale among the subnormals, which may be
      * rounded by half the smallest of them, is taken up to 57344 times. */
-    return most * (q->flags & RG_QUANT_STOCHASTIC ? 2 : 1) + largest * 0x1p-22 + (n != 0 ? 0x1p-134 : 0);
+    return most * (q->flags & RG_QUANT_STOCHASTIC ? 2 : 1) + largest * 0x1p-22 + 0x1p-134;
 }

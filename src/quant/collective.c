@@ -9,6 +9,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +39,7 @@ struct rg_quantiser {
     double bound;
     float *kept, *next; /* next: m, and then what will be kept */
     uint64_t n_kept, n_next;
-    room_t out, in, sum;
+    room_t out, in, sum, piece;
     uint64_t *sizes; /* four arrays of cap_n */
     uint32_t cap_n;
 };
@@ -47,7 +48,7 @@ struct rg_quantiser {
 typedef struct attempt {
     rg_quantiser_t *z;
     const char *name;
-    const float *in, *v; /* v: with what was kept */
+    const float *in;
     uint64_t count, unit, call;
     rg_op_t op;
     int equal; /* slices are segments of count elements, not parts of count */
@@ -130,6 +131,7 @@ void rg_quantiser_destroy(rg_quantiser_t *z) {
     free(z->out.p);
     free(z->in.p);
     free(z->sum.p);
+    free(z->piece.p);
     free(z->sizes);
     free(z);
 }
@@ -176,24 +178,26 @@ static uint64_t call_of(const attempt_t *a, uint64_t kind) {
 
 /* ---- Saying and hearing ------------------------------------------------------------------------------------- */
 
-/* Encodes a slice of v behind a head. What is kept of it for the next time replaces it where there is feedback. */
-static void say(attempt_t *a, uint8_t *to, const float *v, uint64_t first, uint64_t n, float *kept) {
+/* How many of n elements are decoded at a time to see what is to be kept: a block, which may be all. */
+static uint64_t piece_of(const rg_quantiser_t *z, uint64_t n) {
+    uint64_t block = rg_quant_block(z->q.wire);
+    return block == 0 ? n : block > 1 ? block : 256;
+}
+
+/* Encodes a slice of v behind a head; 0 when it is not finite. What is kept of it for the next time replaces it where
+ * there is feedback; z->piece has room for a block. */
+static int say(attempt_t *a, uint8_t *to, const float *v, uint64_t first, uint64_t n, float *kept) {
     rg_quantiser_t *z = a->z;
     head_t h = { .call = a->call, .epoch = a->epoch };
     uint8_t *w = to + sizeof h;
     h.finite = rg_quant_encode(&z->q, z->calls, first, v, n, w) == RG_OK;
     if (h.finite) h.bound = rg_quant_bound(&z->q, w, n);
     memcpy(to, &h, sizeof h);
-    if (kept == NULL || !h.finite || n == 0) return;
-    float piece[320];
-    uint64_t block = rg_quant_block(z->q.wire), step = block == 0 ? n : block > 1 ? block : 256;
-    float *dec = step <= 320 ? piece : malloc((size_t)step * sizeof *dec);
+    if (kept == NULL || !h.finite) return h.finite;
+    uint64_t step = piece_of(z, n);
+    float *dec = (float *)z->piece.p;
     for (uint64_t i = 0; i < n; i += step) {
         uint64_t many = n - i < step ? n - i : step;
-        if (dec == NULL) { /* nothing is kept rather than something wrong */
-            memset(kept + i, 0, (size_t)many * sizeof *kept);
-            continue;
-        }
         rg_quant_decode(z->q.wire, w + rg_quant_bytes(z->q.wire, i), many, dec);
         for (uint64_t k = 0; k < many; k++) {
             float left = kept[i + k] - dec[k], clip = z->f.clip;
@@ -202,7 +206,7 @@ static void say(attempt_t *a, uint8_t *to, const float *v, uint64_t first, uint6
             kept[i + k] = left;
         }
     }
-    if (dec != piece) free(dec);
+    return 1;
 }
 
 /* What the heads say, all together; they are the same for everybody. at[r] is where rank r's is. RG_ERR_PEER_LOST: cut
@@ -255,23 +259,11 @@ static void add_own(const attempt_t *a, float *sum, const float *v, uint64_t n) 
     }
 }
 
-/* Says in all heads whether everything that this member puts in may be said: who gets a part that may has to know of
- * the others too. */
-static void confess(attempt_t *a, const uint64_t *at) {
-    const float *own = a->v + slice_at(a, a->rank);
+/* Whether what is added as it is may be: all of it is finite, or will be. */
+static int own_finite(const attempt_t *a, const float *v, uint64_t n) {
     int finite = 1;
-    for (uint64_t i = 0, n = slice_len(a, a->rank); i < n; i++) finite &= isfinite(own[i]) != 0;
-    finite |= (a->z->q.flags & RG_QUANT_SATURATE) != 0;
-    for (int pass = 0; pass < 2; pass++)
-        for (uint32_t r = 0; r < a->n; r++) {
-            head_t h;
-            if (r == a->rank) continue;
-            memcpy(&h, a->z->out.p + at[r], sizeof h);
-            finite &= h.finite != 0;
-            h.finite = (uint32_t)finite;
-            memcpy(a->z->out.p + at[r], &h, sizeof h);
-        }
-    a->finite = finite;
+    for (uint64_t i = 0; i < n; i++) finite &= isfinite(v[i]) != 0;
+    return finite || (a->z->q.flags & RG_QUANT_SATURATE) != 0;
 }
 
 /* ---- The two parts ------------------------------------------------------------------------------------------ */
@@ -280,7 +272,6 @@ static void confess(attempt_t *a, const uint64_t *at) {
  * anything is sent: a member that has none does not take part, and the others end by their deadline. */
 static rg_status_t scatter(attempt_t *a, const float *v, float *kept) {
     rg_quantiser_t *z = a->z;
-    a->v = v;
     uint64_t *out = z->sizes, *out_at = out + a->n, *in = out_at + a->n, *in_at = in + a->n, all_out = 0, all_in = 0;
     for (uint32_t r = 0; r < a->n; r++) {
         out[r] = r == a->rank ? 0 : part_bytes(a, r);
@@ -293,11 +284,15 @@ static rg_status_t scatter(attempt_t *a, const float *v, float *kept) {
     uint64_t mine = slice_len(a, a->rank), from = slice_at(a, a->rank);
     if (!room_for(&z->out, all_out) || !room_for(&z->in, all_in) || !room_for(&z->sum, mine * sizeof(float)))
         return no_memory(a);
+    a->finite = own_finite(a, v + from, mine);
     for (uint32_t r = 0; r < a->n; r++) {
         uint64_t at = slice_at(a, r), n = slice_len(a, r);
-        if (r != a->rank) say(a, z->out.p + out_at[r], v + at, at, n, kept != NULL ? kept + at : NULL);
+        if (r != a->rank) a->finite &= say(a, z->out.p + out_at[r], v + at, at, n, kept != NULL ? kept + at : NULL);
     }
-    confess(a, out_at);
+    /* Who gets a part that may be used has to know of the others too. */
+    uint32_t finite = (uint32_t)a->finite;
+    for (uint32_t r = 0; r < a->n; r++)
+        if (r != a->rank) memcpy(z->out.p + out_at[r] + offsetof(head_t, finite), &finite, sizeof finite);
     z->calls++;
     rg_status_t st =
         ended(a, rg_all_to_all_v(z->g, z->out.p, out, out_at, z->in.p, in, in_at, RG_U8, in_time(a), NULL));
@@ -373,7 +368,7 @@ static rg_status_t attempt(attempt_t *a, int kind, float *out) {
     if (!sizes_for(z, a->n)) return no_memory(a);
     if (z->feeds) {
         v = kept = with_kept(z, a->in, whole);
-        if (v == NULL) return no_memory(a);
+        if (v == NULL || !room_for(&z->piece, piece_of(z, whole) * sizeof *v)) return no_memory(a);
     }
     if (kind != ALL_GATHER) st = scatter(a, v, kept);
     if (st == RG_OK && kind == ALL_REDUCE) st = gather(a, (float *)z->sum.p, NULL, a->bound);
