@@ -53,11 +53,7 @@ struct hosted {
 static struct hosted *hosted_list;
 static pthread_mutex_t hosted_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child's one
- * thread gives it back there too. */
-static void hold(void) { pthread_mutex_lock(&hosted_lock); }
-static void let_go(void) { pthread_mutex_unlock(&hosted_lock); }
-__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, let_go); }
+RG_OS_HELD_OVER_FORKS(hosted_lock)
 
 /* A wildcard address says nothing to others: replace it by one of this host's. */
 static rg_status_t reachable_address(const char *bound, char *out, size_t cap, rg_error_t *err) {

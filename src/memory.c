@@ -4,6 +4,7 @@
  */
 #include "memory.h"
 #include "observe/log.h"
+#include "os/os.h"
 #include "os/shared.h"
 
 #include <pthread.h>
@@ -19,11 +20,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static range_t *ranges; /* by address, none overlaps another */
 static size_t n_ranges, cap_ranges;
 
-/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child's one
- * thread gives it back there too. */
-static void hold(void) { pthread_mutex_lock(&lock); }
-static void let_go(void) { pthread_mutex_unlock(&lock); }
-__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, let_go); }
+RG_OS_HELD_OVER_FORKS(lock)
 
 rg_status_t rg_alloc(size_t bytes, void **out, rg_error_t *err) {
     if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_alloc: out is NULL; pass the address of a pointer");

@@ -40,11 +40,7 @@ struct rg_tp {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the registry and every endpoint in it */
 static rg_tp_t *registry;
 
-/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child's one
- * thread gives it back there too. */
-static void hold(void) { pthread_mutex_lock(&lock); }
-static void let_go(void) { pthread_mutex_unlock(&lock); }
-__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, let_go); }
+RG_OS_HELD_OVER_FORKS(lock)
 
 static void wake(rg_tp_t *tp) {
     uint64_t one = 1;

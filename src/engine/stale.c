@@ -12,11 +12,7 @@ static pthread_mutex_t stale_lock = PTHREAD_MUTEX_INITIALIZER;
 static char stale_names[STALE_NAMES][RG_CORE_NAME_MAX];
 static uint32_t stale_at;
 
-/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child's one
- * thread gives it back there too. */
-static void hold(void) { pthread_mutex_lock(&stale_lock); }
-static void let_go(void) { pthread_mutex_unlock(&stale_lock); }
-__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, let_go); }
+RG_OS_HELD_OVER_FORKS(stale_lock)
 
 static int stale_find(const char *group) {
     for (int i = 0; i < STALE_NAMES; i++)

@@ -4,6 +4,7 @@
 #define RG_OS_H
 
 #include "regroup.h"
+#include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -14,6 +15,16 @@ uint32_t rg_os_cores(void);                 /* that this process may use (affini
 /* Forks between the first call in the first process and this process. What is opened remembers it: where it differs the
  * caller is a child of whoever opened it. */
 uint32_t rg_os_forks(void);
+
+/* In a file with a lock of its own: it is held over a fork, so that no other thread of the parent is in the middle of a
+ * change then; parent and child both give it back. For plain mutexes: of others a child may not give back what its
+ * parent took. */
+#define RG_OS_HELD_OVER_FORKS(lock)                                                                                    \
+    static void hold_over_fork(void) { pthread_mutex_lock(&(lock)); }                                                  \
+    static void let_go_after_fork(void) { pthread_mutex_unlock(&(lock)); }                                             \
+    __attribute__((constructor)) static void survive_forks(void) {                                                     \
+        (void)pthread_atfork(hold_over_fork, let_go_after_fork, let_go_after_fork);                                    \
+    }
 
 /* A name as a number, never 0; NULL and "": 0. */
 uint64_t rg_os_name_hash(const char *name);

@@ -5,6 +5,7 @@
  * it was freed. A forked child sees the same memory, as with any shared mapping; the table is its own copy. */
 #include "shared.h"
 #include "../observe/log.h"
+#include "os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,11 +31,7 @@ static atomic_size_t count; /* written under the lock; looked at without it to a
 static atomic_ullong generation = 1;
 static uint64_t last_id;
 
-/* Held over a fork, so that no other thread of the parent is in the middle of a change. The child's one
- * thread gives it back there too. */
-static void hold(void) { pthread_mutex_lock(&lock); }
-static void let_go(void) { pthread_mutex_unlock(&lock); }
-__attribute__((constructor)) static void survive_forks(void) { (void)pthread_atfork(hold, let_go, let_go); }
+RG_OS_HELD_OVER_FORKS(lock)
 
 /* The first entry that begins above p. */
 static size_t above(const uint8_t *p) {
