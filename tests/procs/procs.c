@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -212,4 +214,24 @@ long procs_rss_kb(pid_t pid) {
     if (fscanf(f, "%ld %ld", &pages, &resident) != 2) resident = -1;
     fclose(f);
     return resident < 0 ? -1 : resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+int procs_stranger(int port) {
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+struct procs_usage procs_usage_of(pid_t pid) {
+    struct procs_usage u = { procs_count_fds(pid), procs_count_threads(pid), procs_rss_kb(pid) };
+    return u;
+}
+
+int procs_grown(struct procs_usage was, struct procs_usage is, long slack_kb) {
+    return is.fds > was.fds || is.threads > was.threads || is.rss_kb > was.rss_kb + slack_kb;
 }

@@ -94,4 +94,15 @@ int check_kinds(int kills, unsigned seed, const char *wanted, size_t elems);
 int check_kills_planted(void);                                      /* 1 when planted disagreements are found */
 int check_kills(int kills, unsigned seed, size_t bytes, int timed); /* 0 when everything held */
 
+/* A connection of somebody who does not belong, to a port of this host; -1: refused. */
+int procs_stranger(int port);
+
+/* What a process holds, and whether it has come to hold more, memory beyond the slack. */
+struct procs_usage {
+    int fds, threads;
+    long rss_kb;
+};
+struct procs_usage procs_usage_of(pid_t pid);
+int procs_grown(struct procs_usage was, struct procs_usage is, long slack_kb);
+
 #endif

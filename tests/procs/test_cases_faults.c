@@ -26,20 +26,6 @@ static void wait_us(uint32_t us) {
     while (procs_now() < until) {}
 }
 
-struct usage {
-    int fds, threads;
-    long rss_kb;
-};
-
-static struct usage usage_of(pid_t pid) {
-    struct usage u = { procs_count_fds(pid), procs_count_threads(pid), procs_rss_kb(pid) };
-    return u;
-}
-
-static int grown(struct usage was, struct usage is, long slack_kb) {
-    return is.fds > was.fds || is.threads > was.threads || is.rss_kb > was.rss_kb + slack_kb;
-}
-
 static void forget(struct env_member *m) { memset((void *)m, 0, sizeof *m); }
 
 /* ---- 14: killed at any moment -------------------------------------------------------------------------------------
@@ -50,7 +36,7 @@ static void forget(struct env_member *m) { memset((void *)m, 0, sizeof *m); }
 static int killed_again_and_again(int kills, uint32_t count, const char *transport) {
     struct procs_coordinator co;
     pid_t pids[ENV_MEMBERS];
-    struct usage was[2] = { { 0 }, { 0 } };
+    struct procs_usage was[2] = { { 0 }, { 0 } };
     double worst = 0, sum = 0;
     if (env_coordinator(&co, 0, "127.0.0.1:0", 2000)) return 0;
     struct env *e = env_new("killed", 3, count);
@@ -77,11 +63,11 @@ static int killed_again_and_again(int kills, uint32_t count, const char *transpo
         pids[2] = procs_fork(env_member, 2, e);
         ok = ok && env_running(e, 3, 60);
         if (k == kills / 4)
-            for (int i = 0; i < 2; i++) was[i] = usage_of(pids[i]);
+            for (int i = 0; i < 2; i++) was[i] = procs_usage_of(pids[i]);
     }
     for (int i = 0; ok && i < 2; i++) {
-        struct usage is = usage_of(pids[i]);
-        ok = ENV_SEEN(!grown(was[i], is, 4096 + (long)count / 256),
+        struct procs_usage is = procs_usage_of(pids[i]);
+        ok = ENV_SEEN(!procs_grown(was[i], is, 4096 + (long)count / 256),
                       "member %d: %d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB", i, was[i].fds,
                       is.fds, was[i].threads, is.threads, was[i].rss_kb, is.rss_kb);
     }
@@ -112,7 +98,7 @@ static int all_killed(int rounds) {
     struct procs_coordinator co;
     pid_t pids[ENV_MEMBERS];
     int ok = 1, left = entries("/dev/shm");
-    struct usage was = { 0 };
+    struct procs_usage was = { 0 };
     if (env_coordinator(&co, 0, "127.0.0.1:0", 300)) return 0;
     struct env *e = env_new("again", 3, 100000);
     snprintf(e->address, sizeof e->address, "%s", co.address);
@@ -123,10 +109,11 @@ static int all_killed(int rounds) {
         ok = env_running(e, 5, 10);
         wait_us(random_below(5000));
         env_kill(pids, 3);
-        if (k == 1) was = usage_of(co.pid);
+        if (k == 1) was = procs_usage_of(co.pid);
     }
     ok = ok && ENV_SEEN(entries("/dev/shm") == left, "%d files in /dev/shm, %d before", entries("/dev/shm"), left);
-    ok = ok && ENV_SEEN(PROCS_WAIT(!grown(was, usage_of(co.pid), 4096), 5), "the coordinator keeps something");
+    ok = ok &&
+         ENV_SEEN(PROCS_WAIT(!procs_grown(was, procs_usage_of(co.pid), 4096), 5), "the coordinator keeps something");
     ok = procs_coordinator_stop(&co) == 0 && ok;
     env_free(e);
     return ok;
@@ -220,7 +207,7 @@ struct loop {
 
 static int loop_body(int index, void *arg) {
     struct loop *l = arg;
-    struct usage was = { 0 };
+    struct procs_usage was = { 0 };
     static float x[20000];
     for (int k = 0; k < l->groups; k++) {
         char name[32];
@@ -233,19 +220,19 @@ static int loop_body(int index, void *arg) {
             rg_status_t st = rg_all_reduce(g, x, x, i % 1000 == 7 ? 20000 : 4, RG_F32, RG_SUM, NULL, NULL);
             PROCS_REQUIRE(st == RG_OK, "group %d, operation %d: %s", k, i, rg_status_name(st));
             if (i % 1000 == 999) PROCS_REQUIRE(rg_group_boundary(g, NULL) == RG_OK, "boundary");
-            if (l->groups == 1 && i == l->operations / 4) was = usage_of(getpid());
+            if (l->groups == 1 && i == l->operations / 4) was = procs_usage_of(getpid());
         }
         if (l->groups == 1) {
-            struct usage is = usage_of(getpid());
-            PROCS_REQUIRE(!grown(was, is, 2048), "%d, then %d descriptors; %ld, then %ld KiB", was.fds, is.fds,
+            struct procs_usage is = procs_usage_of(getpid());
+            PROCS_REQUIRE(!procs_grown(was, is, 2048), "%d, then %d descriptors; %ld, then %ld KiB", was.fds, is.fds,
                           was.rss_kb, is.rss_kb);
         }
         PROCS_REQUIRE(rg_group_leave(g) == RG_OK, "leave");
         rg_group_destroy(g);
-        if (k == l->groups / 4) was = l->groups > 1 ? usage_of(getpid()) : was;
+        if (k == l->groups / 4) was = l->groups > 1 ? procs_usage_of(getpid()) : was;
     }
-    struct usage is = usage_of(getpid());
-    PROCS_REQUIRE(l->groups == 1 || !grown(was, is, 3072),
+    struct procs_usage is = procs_usage_of(getpid());
+    PROCS_REQUIRE(l->groups == 1 || !procs_grown(was, is, 3072),
                   "%d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB", was.fds, is.fds, was.threads,
                   is.threads, was.rss_kb, is.rss_kb);
     return 0;

@@ -326,20 +326,6 @@ static int deadlines(int by_environment) {
 
 /* ---- Leaks ----------------------------------------------------------------------------------------------------- */
 
-struct usage {
-    int fds, threads;
-    long rss_kb;
-};
-
-static struct usage usage_of(pid_t pid) {
-    struct usage u = { procs_count_fds(pid), procs_count_threads(pid), procs_rss_kb(pid) };
-    return u;
-}
-
-static int grown(struct usage was, struct usage is, long rss_slack_kb) {
-    return is.fds > was.fds || is.threads > was.threads || is.rss_kb > was.rss_kb + rss_slack_kb;
-}
-
 struct rounds {
     char address[128];
     int planted;
@@ -351,7 +337,7 @@ struct rounds {
 
 static int rounds_body(int index, void *arg) {
     struct rounds *r = arg;
-    struct usage was = { 0 };
+    struct procs_usage was = { 0 };
     static float x[30000];
     for (int k = 0; k < ROUNDS; k++) {
         char name[32];
@@ -367,11 +353,11 @@ static int rounds_body(int index, void *arg) {
         if (k % 3) PROCS_REQUIRE(rg_group_leave(g) == RG_OK, "leave");
         rg_group_destroy(g);
         if (r->planted && k > 30) PROCS_REQUIRE(dup(0) >= 0, "dup");
-        if (k == 30) was = usage_of(getpid());
+        if (k == 30) was = procs_usage_of(getpid());
         if (r->planted && k == 34) break;
     }
-    struct usage is = usage_of(getpid());
-    int bad = grown(was, is, SLACK_KB);
+    struct procs_usage is = procs_usage_of(getpid());
+    int bad = procs_grown(was, is, SLACK_KB);
     if (bad && !r->planted)
         fprintf(stderr, "member %d: %d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB\n", index, was.fds,
                 is.fds, was.threads, is.threads, was.rss_kb, is.rss_kb);
@@ -387,12 +373,12 @@ static int rounds(int planted) {
     r->planted = planted;
     if (env_coordinator(&co, 0, "127.0.0.1:0", 500)) return 0;
     memcpy(r->address, co.address, sizeof r->address);
-    struct usage was = usage_of(co.pid);
+    struct procs_usage was = procs_usage_of(co.pid);
     for (int i = 0; i < 2; i++) pids[i] = procs_fork(rounds_body, i, r);
     for (int i = 0; i < 2; i++) ok = procs_end(pids[i], 60) == planted && ok;
     ok = ok && ENV_SEEN(PROCS_WAIT(procs_count_fds(co.pid) <= was.fds, 5), "the coordinator keeps descriptors");
     /* Of members that went without a word it waits a heartbeat for their return. */
-    ok = ok && ENV_SEEN(PROCS_WAIT(!grown(was, usage_of(co.pid), 2 * SLACK_KB), 5),
+    ok = ok && ENV_SEEN(PROCS_WAIT(!procs_grown(was, procs_usage_of(co.pid), 2 * SLACK_KB), 5),
                         "the coordinator grew from %ld to %ld KiB", was.rss_kb, procs_rss_kb(co.pid));
     return procs_coordinator_stop(&co) == 0 && ok;
 }
@@ -400,7 +386,7 @@ static int rounds(int planted) {
 #define SMALL_OPS 60000
 
 static int small_body(rg_group_t *g, int rank, int n, void *arg) {
-    struct usage was = { 0 };
+    struct procs_usage was = { 0 };
     (void)arg;
     for (int i = 0; i < SMALL_OPS; i++) {
         uint32_t x[4] = { (uint32_t)i, 1, 2, 3 };
@@ -409,12 +395,13 @@ static int small_body(rg_group_t *g, int rank, int n, void *arg) {
         PROCS_REQUIRE(st == RG_OK && x[0] == (uint32_t)(i % 5 == 4 ? i : i * n), "operation %d: %s", i,
                       rg_status_name(st));
         if (i % 1000 == 999) PROCS_REQUIRE(rg_group_boundary(g, NULL) == RG_OK, "boundary");
-        if (i == SMALL_OPS / 4) was = usage_of(getpid());
+        if (i == SMALL_OPS / 4) was = procs_usage_of(getpid());
     }
-    struct usage is = usage_of(getpid());
+    struct procs_usage is = procs_usage_of(getpid());
     /* A sanitizer holds freed memory back for a while. */
-    PROCS_REQUIRE(!grown(was, is, SANITIZED ? SLACK_KB : 1024), "member %d: %d, then %d descriptors; %ld, then %ld KiB",
-                  rank, was.fds, is.fds, was.rss_kb, is.rss_kb);
+    PROCS_REQUIRE(!procs_grown(was, is, SANITIZED ? SLACK_KB : 1024),
+                  "member %d: %d, then %d descriptors; %ld, then %ld KiB", rank, was.fds, is.fds, was.rss_kb,
+                  is.rss_kb);
     return rg_group_leave(g) != RG_OK;
 }
 

@@ -90,17 +90,6 @@ static int listening_ports(pid_t pid, int *ports, int max) {
 
 /* ---- Strangers ------------------------------------------------------------------------------------------------- */
 
-static int stranger(int port) {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a)) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
 static void speak(int fd, const void *p, size_t n) {
     if (fd >= 0 && send(fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EBADF) abort();
 }
@@ -115,7 +104,7 @@ static void random_bytes(int port, unsigned *seed) {
     static uint8_t bytes[70000];
     for (int i = 0; i < 90; i++) {
         size_t len = lengths[i % 9];
-        int fd = stranger(port);
+        int fd = procs_stranger(port);
         for (size_t k = 0; k < len; k++) bytes[k] = (uint8_t)noise(seed);
         if (i % 2) memset(bytes, 0, len < 4 ? len : 3); /* a length that is believed */
         speak(fd, bytes, len);
@@ -128,7 +117,7 @@ static void http(int port) {
     static const char get[] = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: scanner\r\n\r\n";
     static const char tls[] = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
     for (int i = 0; i < 20; i++) {
-        int fd = stranger(port);
+        int fd = procs_stranger(port);
         if (i % 2) speak(fd, get, sizeof get - 1);
         else speak(fd, tls, sizeof tls - 1);
         if (fd >= 0) close(fd);
@@ -143,7 +132,7 @@ struct held {
 static void many(struct held *h, int port, int count) {
     static const uint8_t half[2] = { 40, 0 }, length[4] = { 40, 0, 0, 0 };
     for (int i = 0; i < count && h->n < 1100; i++) {
-        int fd = stranger(port);
+        int fd = procs_stranger(port);
         if (fd < 0) continue;
         if (i % 3 == 1) speak(fd, half, sizeof half);
         if (i % 3 == 2) speak(fd, length, sizeof length);
