@@ -438,6 +438,19 @@ static void case_unexpected_is_passed(env_t *e) {
     CHECK(e, UNTIL(e, ended(e, 1, 1, RG_TP_DONE)) && holds(big_b, 3 << 20, 1));
 }
 
+/* Each one waits until its receive is posted, on a link where nothing else is, at an end that never sleeps. */
+static void case_unexpected_again(env_t *e) {
+    uint8_t in[64];
+    CHECK(e, couple(e) == 0);
+    for (uint64_t k = 1; k <= 4; k++) {
+        fill(big_a, 64, (uint32_t)k);
+        CHECK(e, do_send(e, 0, tag(1, k, 0), big_a, 64, k));
+        CHECK(e, UNTIL(e, e->ep[1].unexpected == (int)k) && e->ep[1].unexpected_tag.op == k);
+        CHECK(e, do_recv(e, 1, tag(1, k, 0), in, 64, k));
+        CHECK(e, UNTIL(e, ended(e, 1, k, RG_TP_DONE) && ended(e, 0, k, RG_TP_DONE)) && holds(in, 64, (uint32_t)k));
+    }
+}
+
 /* The fence falls after `k` turns, first on one side, then on the other. */
 static void fence_once(env_t *e, int k, int receiver_first) {
     size_t n = 8 << 20;
@@ -729,6 +742,7 @@ static const struct {
     { BUG_NO_NOTE, "loses notes", "note" },
     { BUG_NO_UNEXPECTED, "does not tell of unasked messages", "unexpected_waits" },
     { BUG_NO_UNEXPECTED, "does not tell of unasked messages", "unexpected_is_passed" },
+    { BUG_ONE_UNEXPECTED, "tells of one unasked message only", "unexpected_again" },
     { BUG_COPIES_INSTEAD, "copies where it should reduce", "reduce" },
     { BUG_COPIES_INSTEAD, "copies where it should reduce", "reduce_odd_element" },
     { BUG_SILENT_DEATH, "does not tell of death", "peer_death" },
@@ -773,6 +787,7 @@ static const struct {
     CASE(mismatch),
     CASE(unexpected_waits),
     CASE(unexpected_is_passed),
+    CASE(unexpected_again),
     CASE(fence),
     CASE(fence_discards_kept),
     CASE(higher_epoch_waits),

@@ -13,6 +13,7 @@ typedef enum bug {
     BUG_SILENT_DROP,
     BUG_NO_NOTE,
     BUG_NO_UNEXPECTED,
+    BUG_ONE_UNEXPECTED,
     BUG_COPIES_INSTEAD,
     BUG_SILENT_DEATH,
     BUG_IN_ORDER_ONLY,
@@ -30,7 +31,7 @@ typedef enum bug {
 static const rg_transport_t *inner;
 static bug_t bug;
 static uint8_t *victim; /* the last large buffer that a receive was posted for */
-static int victim_armed, count_recv, last_wake;
+static int victim_armed, count_recv, count_unexpected, last_wake;
 
 static int bad_recv(rg_tp_t *tp, uint32_t link, const rg_tp_recv_t *r) {
     rg_tp_recv_t x = *r;
@@ -63,6 +64,7 @@ static int bad_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
         if ((bug == BUG_LOSES_COMPLETION && c.event == RG_TP_RECEIVED && c.cookie == 3) ||
             (bug == BUG_NO_NOTE && c.event == RG_TP_NOTE) ||
             (bug == BUG_NO_UNEXPECTED && c.event == RG_TP_UNEXPECTED) ||
+            (bug == BUG_ONE_UNEXPECTED && c.event == RG_TP_UNEXPECTED && count_unexpected++ > 0) ||
             (bug == BUG_SILENT_DEATH && c.event == RG_TP_LINK_DOWN) ||
             (bug == BUG_SILENT_DROP && c.status == RG_TP_GONE && c.event == RG_TP_FAILED))
             continue;
@@ -114,7 +116,7 @@ static rg_transport_t bad_transport(const rg_transport_t *t, bug_t b) {
     inner = t;
     bug = b;
     victim = NULL;
-    victim_armed = count_recv = 0;
+    victim_armed = count_recv = count_unexpected = 0;
     bad.open = bad_open;
     bad.connect = bad_connect;
     bad.recv = bad_recv;

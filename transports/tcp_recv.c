@@ -382,7 +382,7 @@ void rgt_restart(rg_tp_t *tp, link_t *l) {
         conn_t *c = l->rail[r];
         RG_ASSUME(c); /* a link that is up has all its rails */
         if (!c->stalled || begin_body(tp, c) != 0) continue;
-        if (tp->many || tp->armed) rgt_interest(c, c->interest | EPOLLIN);
+        rgt_interest(c, c->interest | EPOLLIN); /* where nothing is posted, epoll alone tells of what comes next */
         parse(tp, c);
     }
 }
