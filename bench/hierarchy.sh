@@ -2,7 +2,7 @@
 # Hierarchy and latency on emulated networks, made of network namespaces: usage hierarchy.sh BUILD.
 #  1. Two hosts with 2 members each and a link of RATE_MBIT between them: how many bytes of an all-reduce cross the link,
 #     beside the least that must, and how long it takes beside what the link alone needs.
-#  2. DELAY_MS one way between any two of 8 members (bench/wan): the time of an all-reduce of 4 KiB.
+#  2. DELAY_MS one way between any two of 8 members (tests/wan): the time of an all-reduce of 4 KiB.
 # Needs root, ip and tc; without them it says so and ends with 77. The last line is JSON. Figures of the link are those
 # of the interface, headers included. It must leave no namespace behind.
 set -u
@@ -96,7 +96,7 @@ for i in 1 2 3 4 5 6 7 8; do
     names+=("$tag-l$i")
 done
 mkfifo "$tmp/wan.in"
-"$PWD/$build/bench/wan" --default "$delay" "${names[@]}" < "$tmp/wan.in" > "$tmp/wan.out" 2>&1 &
+"$PWD/$build/tests/wan" --set "all delay=$delay" "${names[@]}" < "$tmp/wan.in" > "$tmp/wan.out" 2>&1 &
 wan=$!
 exec 9> "$tmp/wan.in"
 until grep -q ready "$tmp/wan.out"; do kill -0 $wan 2> /dev/null || { cat "$tmp/wan.out"; exit 1; }; done

@@ -57,7 +57,7 @@ bench-state: all $(BENCH)
 	@$(BUILD)/bench/bench_join 256 25
 
 .PHONY: bench-hierarchy
-bench-hierarchy: all $(BENCH)
+bench-hierarchy: all $(BUILD)/tests/wan
 	@bash bench/hierarchy.sh $(BUILD)
 
 # ---- Fuzzing --------------------------------------------------------------------------------------------------------
