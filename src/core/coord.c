@@ -435,6 +435,10 @@ uint64_t rg_coord_deadline(const rg_coord_t *c) {
 
 /* ---- Questions ------------------------------------------------------------------------------------------------- */
 
+int rg_coord_other_group(const rg_coord_t *c, const uint8_t nonce[16]) {
+    return c->have_view && memcmp(c->p.nonce, nonce, sizeof c->p.nonce) != 0;
+}
+
 void rg_coord_office(const rg_coord_t *c, rg_office_row_t *row) {
     memset(row, 0, sizeof *row);
     row->id = c->p.id;

@@ -174,7 +174,8 @@ typedef enum rg_mact {
                             machine that OFFICE_OPEN started. No office there: RG_MEV_CONTROL_DOWN */
     RG_MACT_OFFICE_OPEN, /* (succession, host_office) run an rg_coord_t in this process, with mode SUCCESSION, hosted =
                             1, id = note, heartbeat_ns, takeover_ns and reconnect_ns; it needs no other state: members
-                            bring it. A CONTROL to it follows */
+                            bring it. A CONTROL to it follows. on: how many times in a row a coordinator that RETURN
+                            spoke of did not act for this member: it is to be trusted less soon */
     RG_MACT_OFFICE_CLOSE, /* end it: send what it still has to say, close its connections, free it */
     RG_MACT_ROUTE,        /* (reconnect_ns) the link to `peer` is to go through member `via`, to which there is a direct
                              link: the other end is told the same, `via` is told RELAY. LINK_UP with via when it does.
@@ -195,7 +196,7 @@ typedef struct rg_member_action {
     uint32_t mode; /* WELCOME: rg_mode_t of the coordinator */
     uint64_t gen, note, computed;
     uint64_t via; /* ROUTE, RELAY */
-    uint32_t on;  /* RELAY */
+    uint32_t on;  /* RELAY, OFFICE_OPEN */
     uint32_t keep, flush;
     rg_op_key_t key;
     rg_status_t status;
@@ -312,6 +313,8 @@ typedef struct rg_office_row {
     rg_mode_t mode;
 } rg_office_row_t;
 void rg_coord_office(const rg_coord_t *c, rg_office_row_t *row);
+/* 1: it serves a group, which is another one than that of this nonce, so that it refuses the members of that one. */
+int rg_coord_other_group(const rg_coord_t *c, const uint8_t nonce[16]);
 uint32_t rg_coord_population(const rg_coord_t *c); /* members and candidates; 0: the group can be forgotten */
 
 /* What a first message of a connection is (wire.c): 1 and the group's name for a join or a rebind, 0 for anything

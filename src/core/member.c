@@ -156,10 +156,10 @@ int rg_member_next(rg_member_t *m, rg_member_action_t *out) {
     out->status = (rg_status_t)a->status;
     out->text = a->text ? a->text : "";
     if (a->type == RG_MACT_WELCOME) {
-        memcpy(out->nonce, m->nonce, 16);
         out->mode = m->succession ? RG_MODE_SUCCESSION : RG_MODE_AUTHORITY;
     }
     if (a->type == RG_MACT_WELCOME || a->type == RG_MACT_OFFICE_OPEN) {
+        memcpy(out->nonce, m->nonce, 16);
         out->heartbeat_ns = m->heartbeat_ns;
         out->reconnect_ns = m->reconnect_ns;
         out->takeover_ns = m->takeover_ns;
@@ -264,6 +264,7 @@ static void office_open(rg_member_t *m) {
     m->office = 1;
     rg_act_t *a = rg_member_act(m, RG_MACT_OFFICE_OPEN);
     a->note = m->id | (uint64_t)(++m->offices & 0x3fffffffu) << 32;
+    a->on = m->returns;
 }
 
 /* S1. Where it was, then at the coordinator's own address, then with every member in the order of the view. Before the
@@ -304,6 +305,7 @@ static void control_heard(rg_member_t *m) {
     if (!succeeds(m) || m->heard) return;
     m->heard = 1;
     m->home = m->target;
+    if (!m->home) m->returns = 0;
     m->walk = 0;
     rg_links_complain_again(m);
     rg_ops_send_wanted(m);
@@ -583,6 +585,7 @@ rg_status_t rg_member_step(rg_member_t *m, const rg_member_event_t *ev) {
         if (!m->office) break;
         m->home = 0;
         m->walk = 0;
+        m->returns++;
         control_dial(m);
         break;
     case RG_MEV_NET: memcpy(m->net, ev->net, sizeof m->net); break;

@@ -114,6 +114,7 @@ struct rg_member {
     uint32_t walk;         /* next place to look */
     int office;            /* one is open in this process */
     uint32_t offices;      /* how many have been: each has terms of its own */
+    uint32_t returns;      /* to a coordinator that was said to be back, since one acted */
     size_t prop_len, chosen_len;
     uint8_t *prop, *chosen; /* the accepted proposal, as in INSTALL after the term; the ACTIVATE of the view */
     uint64_t told_epoch;

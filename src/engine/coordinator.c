@@ -499,6 +499,15 @@ static void co_refuse_group(struct co_conn *c) {
     co_refuse(c, RG_ERR_RESOURCE, text);
 }
 
+static uint8_t co_serves(const rg_coordinator_t *co, const uint8_t *nonce, size_t len) {
+    for (uint32_t i = 0; len > 16 && i < co->n_groups; i++) {
+        const struct co_group *g = co->groups[i];
+        int named = strlen(g->name) == len - 16 && !memcmp(g->name, nonce + 16, len - 16);
+        if (named && !g->ended && rg_coord_other_group(g->core, nonce)) return RG_SERVES_OTHER;
+    }
+    return co->hosted ? RG_SERVES_HOSTED : co->stands_by ? RG_SERVES_NOT : RG_SERVES_ALONE;
+}
+
 static void co_first_frame(struct co_conn *c, const uint8_t *bytes, size_t len) {
     char name[RG_CORE_NAME_MAX];
     if (len >= 8 && !memcmp(bytes, RG_STATUS_WORD, 8)) {
@@ -506,7 +515,7 @@ static void co_first_frame(struct co_conn *c, const uint8_t *bytes, size_t len) 
         return;
     }
     if (len >= 8 && !memcmp(bytes, RG_SERVES_WORD, 8)) {
-        uint8_t answer = c->co->hosted ? RG_SERVES_HOSTED : c->co->stands_by ? RG_SERVES_NOT : RG_SERVES_ALONE;
+        uint8_t answer = co_serves(c->co, bytes + 8, len - 8);
         co_send(c, &answer, 1, RG_STATUS_MAX);
         co_finish(c);
         return;

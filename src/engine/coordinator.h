@@ -43,19 +43,23 @@ void rg_ask_close(rg_ask_t *a);
 
 /* ---- Whether somebody serves (watch.c) ---- */
 
-/* The answer is one byte. */
+/* The word alone, or followed by a group's nonce (16 bytes) and its name. The answer is one byte; OTHER: it serves
+ * another group of that name, and would refuse the members of this one. */
 #define RG_SERVES_WORD "RGSERVES"
-enum { RG_SERVES_NOT = 0, RG_SERVES_ALONE = 1, RG_SERVES_HOSTED = 2 };
+enum { RG_SERVES_NOT = 0, RG_SERVES_ALONE = 1, RG_SERVES_HOSTED = 2, RG_SERVES_OTHER = 3 };
 
 typedef struct rg_watch rg_watch_t;
 
 /* Asks all addresses every so often, in a thread of its own. Tells when a coordinator that is nobody's guest begins to
- * answer at one of them (1), and when none has for `patience_ns` (0); each change once. Called in that thread. */
+ * answer at one of them (1), and when none has for `patience_ns` and up to half of that more (0), differing each time
+ * so that two that stand by for each other do not both begin; each change once. Called in that thread. */
 typedef struct rg_watch_config {
     const struct sockaddr_storage *addrs;
     int n;
     rg_tls_files_t tls;
     uint64_t every_ns, patience_ns;
+    const char *group;    /* NULL: serving at all is enough; else one that serves another group of this name does not */
+    const uint8_t *nonce; /* of the group */
     void (*tell)(void *arg, int serves);
     void *arg;
 } rg_watch_config_t;

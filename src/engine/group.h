@@ -334,6 +334,7 @@ struct rg_group {
     rg_coordinator_t *office; /* in this process; NULL: none */
     struct rg_watch *office_watch;
     atomic_int office_returns; /* a coordinator answers again */
+    uint64_t office_until;     /* and gets the office not before */
     int stale;                 /* as in rg_info_t */
     uint64_t last_control_ns, last_idle_poll_ns;
     rg_member_t *core;

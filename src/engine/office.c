@@ -17,10 +17,16 @@
 static void office_watched(void *arg, int serves) {
     rg_group_t *g = arg;
     uint64_t one = 1;
+    atomic_store(&g->office_returns, serves);
     if (!serves) return;
-    atomic_store(&g->office_returns, 1);
     ssize_t n = write(g->wakefd, &one, sizeof one);
     (void)n; /* a full counter wakes as well */
+}
+
+/* How long the office stays here whoever answers. A coordinator that did not act after the office went back to it is
+ * not reached by enough of the members, and would get it back again and again. */
+static uint64_t office_stays(const rg_member_action_t *a) {
+    return a->on ? a->heartbeat_ns * 4 << (a->on < 5 ? a->on : 5) : 0;
 }
 
 void rg_office_open(rg_group_t *g, const rg_member_action_t *a) {
@@ -48,9 +54,12 @@ void rg_office_open(rg_group_t *g, const rg_member_action_t *a) {
                             .tls = RG_TLS_FILES(&g->cfg),
                             .every_ns = a->heartbeat_ns / 4,
                             .patience_ns = a->heartbeat_ns,
+                            .group = g->cfg.group,
+                            .nonce = a->nonce,
                             .tell = office_watched,
                             .arg = g };
     atomic_store(&g->office_returns, 0);
+    g->office_until = rg_os_now_ns() + office_stays(a);
     if (rg_watch_start(&w, &g->office_watch, &err) != RG_OK) /* the office stays here then, which is safe too */
         RG_LOGF(&g->log, RG_LOG_WARN, "whether the coordinator comes back is not known: %s", err.text);
 }
@@ -81,7 +90,7 @@ void rg_office_progress(rg_group_t *g, uint64_t now) {
         if (g->office) rg_office_admit(g->office, v.fd, v.head, v.len, 0);
         else close(v.fd);
     }
-    if (!g->office || !atomic_load(&g->office_returns)) return;
+    if (!g->office || !atomic_load(&g->office_returns) || now < g->office_until) return;
     atomic_store(&g->office_returns, 0);
     RG_LOGF(&g->log, RG_LOG_INFO, "group %s: a coordinator answers at %s again: the office goes back to it",
             g->cfg.group, g->cfg.coordinator);

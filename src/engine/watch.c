@@ -1,6 +1,7 @@
 /* watch.c: a thread that asks now and then whether a coordinator serves at one of some addresses: for a member that
  * holds the office in its place, and for a standby. Blocking sockets with deadlines, and an event descriptor that ends
  * every wait at once. It relies on the coordinator to answer its word (coordinator.h), and must not decide anything. */
+#include "core/core.h"
 #include "engine/coordinator.h"
 #include "os/os.h"
 
@@ -19,6 +20,8 @@ struct rg_watch {
     int n, stop_fd;
     rg_tls_ctx_t *tls; /* of this thread alone */
     uint64_t every_ns, patience_ns;
+    uint8_t ask[4 + 8 + 16 + RG_CORE_NAME_MAX];
+    size_t ask_len;
     void (*tell)(void *arg, int serves);
     void *arg;
     pthread_t thread;
@@ -26,20 +29,40 @@ struct rg_watch {
 
 /* Whether a standalone coordinator answers there. */
 static int watch_ask(const rg_watch_t *w, const struct sockaddr_storage *at) {
-    uint8_t ask[12] = { 8, 0, 0, 0 }, answer[5];
+    uint8_t answer[5];
+    uint8_t ask[sizeof w->ask];
     rg_error_t err;
+    memcpy(ask, w->ask, w->ask_len);
     rg_ask_t a = { .address = "", .fd = -1, .stop_fd = w->stop_fd, .deadline = rg_os_now_ns() + 2 * w->every_ns };
-    memcpy(ask + 4, RG_SERVES_WORD, 8);
     rg_status_t status = rg_ask_open(&a, at, w->tls, &err);
-    if (!status) status = rg_ask_move(&a, ask, sizeof ask, 1, &err);
+    if (!status) status = rg_ask_move(&a, ask, w->ask_len, 1, &err);
     if (!status) status = rg_ask_move(&a, answer, sizeof answer, 0, &err);
     rg_ask_close(&a);
     return !status && answer[0] == 1 && !answer[1] && !answer[2] && !answer[3] && answer[4] == RG_SERVES_ALONE;
 }
 
+static void watch_question(rg_watch_t *w, const rg_watch_config_t *c) {
+    size_t name = c->group ? strlen(c->group) : 0;
+    if (name >= RG_CORE_NAME_MAX) name = RG_CORE_NAME_MAX - 1;
+    memcpy(w->ask + 4, RG_SERVES_WORD, 8);
+    w->ask_len = 12;
+    if (c->group) {
+        memcpy(w->ask + 12, c->nonce, 16);
+        memcpy(w->ask + 28, c->group, name);
+        w->ask_len = 28 + name;
+    }
+    w->ask[0] = (uint8_t)(w->ask_len - 4); /* the rest of the length is 0: it is below 256 */
+}
+
+/* No two processes are at the same nanosecond of their clocks, so to speak: chance enough to be apart. */
+static uint64_t watch_patience(const rg_watch_t *w) {
+    uint64_t h = (rg_os_now_ns() ^ (uint64_t)getpid() << 40) * 0x9e3779b97f4a7c15u >> 48;
+    return w->patience_ns + w->patience_ns / 2 * h / 65536;
+}
+
 static void *watch_main(void *arg) {
     rg_watch_t *w = arg;
-    uint64_t heard = rg_os_now_ns();
+    uint64_t heard = rg_os_now_ns(), patience = watch_patience(w);
     int told = -1;
     for (;;) {
         uint64_t start = rg_os_now_ns();
@@ -47,8 +70,9 @@ static void *watch_main(void *arg) {
         for (int i = 0; i < w->n && !serves; i++) serves = watch_ask(w, &w->addrs[i]);
         uint64_t now = rg_os_now_ns();
         if (serves) heard = now;
-        int is = serves ? 1 : now - heard >= w->patience_ns ? 0 : told;
+        int is = serves ? 1 : now - heard >= patience ? 0 : told;
         if (is != told && is >= 0) w->tell(w->arg, is);
+        if (is != told) patience = watch_patience(w);
         told = is;
         rg_ask_t pause = { .address = "", .stop_fd = w->stop_fd };
         pause.deadline = start + w->every_ns > now ? start + w->every_ns : now + w->every_ns / 4;
@@ -71,6 +95,7 @@ rg_status_t rg_watch_start(const rg_watch_config_t *config, rg_watch_t **out, rg
     memcpy(w->addrs, config->addrs, (size_t)w->n * sizeof *w->addrs);
     w->every_ns = config->every_ns > 1000000 ? config->every_ns : 1000000;
     w->patience_ns = config->patience_ns;
+    watch_question(w, config);
     w->tell = config->tell;
     w->arg = config->arg;
     w->stop_fd = eventfd(0, EFD_CLOEXEC);

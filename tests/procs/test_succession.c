@@ -84,6 +84,25 @@ static int stopped(void) {
     return ended(s, ok);
 }
 
+/* What is at the coordinator's address when the members come back to it is another group of their name, of a newcomer
+ * that founded it meanwhile: it cannot take them, so the office stays with the member that has it. */
+static int second_group(void) {
+    int ok;
+    struct succ *s = running("second", &ok);
+    succ_kill_coordinator(s, 0);
+    for (int i = 0; i < SUCC_N; i++) kill(s->m[i].pid, SIGSTOP);
+    ok = ok && !succ_coordinator(s, 0, 0);
+    succ_member(s, SUCC_N);
+    ok = ok && SEEN(PROCS_WAIT(s->m[SUCC_N].contributors == 1, 10), "no second group");
+    for (int i = 0; i < SUCC_N; i++) kill(s->m[i].pid, SIGCONT);
+    ok = ok && SEEN(PROCS_WAIT(succ_office(s) >= 0, 15), "nobody took over");
+    int host = succ_office(s);
+    ok = ok && SEEN(!PROCS_WAIT(succ_office(s) != host, 2 * SUCC_HEARTBEAT_MS / 1000.0), "it was given away");
+    succ_kill_member(s, host ? 0 : 1);
+    ok = ok && SEEN(PROCS_WAIT(s->m[host < 0 ? 0 : host].contributors == SUCC_N - 1, 10), "the others do not go on");
+    return ended(s, ok && succ_moves(s, 20, 10));
+}
+
 /* A standby serves only when the other does not. */
 static int standby(void) {
     int ok;
@@ -250,6 +269,7 @@ void test_succession(void) {
         { "succession__member_with_the_office_killed__another_takes_over", host_dies },
         { "succession__coordinator_back_at_its_address__gets_its_office_back", given_back },
         { "succession__coordinator_stopped__members_go_on_without_it", stopped },
+        { "succession__another_group_at_the_coordinators_address__the_office_stays", second_group },
         { "succession__standby__takes_the_groups_of_the_other", standby },
         { "succession__minority__stops_with_no_quorum_and_says_stale", minority },
         { "succession__founding_process_killed__the_others_go_on", founder_dies },

@@ -119,6 +119,38 @@ Test(coordinator, join__one_group_too_many__told_at_once) {
     rg_coordinator_stop(co);
 }
 
+/* What a coordinator answers to RGSERVES with a nonce and a group's name, or alone when the name is NULL. */
+static int serves(const rg_coordinator_t *co, const char *name) {
+    uint8_t ask[64] = { 8 }, answer[5] = { 0 };
+    size_t len = name ? strlen(name) : 0;
+    memcpy(ask + 4, "RGSERVES", 8);
+    memset(ask + 12, 0x5a, 16);
+    if (name) memcpy(ask + 28, name, len);
+    if (name) ask[0] = (uint8_t)(24 + len);
+    int fd = dial(co);
+    cr_assert_eq(send(fd, ask, 4u + ask[0], 0), 4 + ask[0]);
+    cr_assert_eq(recv(fd, answer, sizeof answer, MSG_WAITALL), 5);
+    close(fd);
+    return answer[4];
+}
+
+Test(coordinator, serves__another_group_of_that_name__said_so) {
+    rg_coordinator_t *co = start(NULL);
+    rg_config_t c = RG_CONFIG_INIT;
+    rg_group_t *g = NULL;
+    rg_error_t err;
+    cr_assert_eq(serves(co, "first"), 1);
+    c.coordinator = rg_coordinator_address(co);
+    c.group = "first";
+    cr_assert_eq(rg_group_join(&c, &g, &err), RG_OK, "%s", err.text);
+    cr_assert_eq(serves(co, "first"), 3);
+    cr_assert_eq(serves(co, "firs"), 1);
+    cr_assert_eq(serves(co, NULL), 1);
+    cr_assert_eq(rg_group_leave(g), RG_OK);
+    rg_group_destroy(g);
+    rg_coordinator_stop(co);
+}
+
 Test(coordinator, status__nobody_there__json_without_groups) {
     rg_coordinator_t *co = start(NULL);
     rg_error_t err;

@@ -217,6 +217,37 @@ Test(succession, all_leave__the_group_is_over_and_its_name_free_with_another_non
     rig_end(&r);
 }
 
+/* S4. Until this member opens an office; whatever it dials meanwhile does not answer. */
+static const rig_note_t *opens_an_office(int i) {
+    uint32_t before = r.notes[i];
+    for (int k = 0; k < 200; k++) {
+        uint32_t at = r.notes[i];
+        r.now += RIG_HEARTBEAT / 16;
+        rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_TICK });
+        for (uint32_t x = before; x < r.notes[i]; x++)
+            if (r.note[i][x].type == RG_MACT_OFFICE_OPEN) return &r.note[i][x];
+        for (uint32_t x = at; x < r.notes[i]; x++)
+            if (r.note[i][x].type == RG_MACT_CONTROL)
+                rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_CONTROL_DOWN });
+    }
+    return NULL;
+}
+
+Test(succession, a_coordinator_that_returns_and_does_not_act__is_counted_until_one_acts) {
+    group(3, 1);
+    office_dies(3);
+    for (uint32_t k = 0; k < 3; k++) {
+        const rig_note_t *n = opens_an_office(0);
+        cr_assert(n && n->on == k, "%u: %u", k, n ? n->on : 99);
+        rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_RETURN });
+        if (k < 2) rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_CONTROL_DOWN });
+    }
+    rig_office(&r, RIG_MAX, SECOND_ID);
+    for (int i = 0; i < 3; i++) rig_connect(&r, i);
+    cr_assert(r.coord->acting && r.m[0]->returns == 0);
+    rig_end(&r);
+}
+
 /* Q4. The office that asked it to stop is gone, and the one that acts was never told. */
 Test(core_succession, member_is_stopped_by_an_office_that_is_gone__the_one_that_acts_is_told) {
     memset(&r, 0, sizeof r);
