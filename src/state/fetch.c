@@ -402,7 +402,7 @@ static void round_end(rg_fetch_t *f) {
     if (whole) f->complete_revision = f->target_revision;
     uint32_t few = f->s->n_pieces / 256 + 2, before = f->moved_before;
     int more = f->round < RG_FETCH_ROUNDS && !f->full;
-    if (f->left == 0) more = more && f->moved > few && (f->round == 1 || f->moved <= before / 2);
+    if (f->left == 0) more = more && f->moved > few && (f->round == 1 || f->moved < before - before / 8);
     else more = more && f->moved > 0; /* somebody is lost, or has written over it; there may be others */
     f->moved_before = f->moved;
     f->skipped = 0;
