@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -353,6 +354,14 @@ static void close_group(struct worker *w) {
     finish(w, &r, RG_OK);
 }
 
+static void *nothing(void *arg) { return arg; }
+
+/* A sanitizer starts a thread of its own with the first one of the program: not one that a group left. */
+static int first_thread(void) {
+    pthread_t t;
+    return pthread_create(&t, NULL, nothing, NULL) || pthread_join(t, NULL);
+}
+
 /* By the driver's clock, as in the journal. */
 static void log_line(void *user, rg_log_level_t level, const char *line) {
     const struct stress_setup *s = user;
@@ -432,6 +441,7 @@ static int work(struct worker *w) {
             w->calls[i].setup = w->setup;
         }
     if (state_open(w)) return TOOL_FAILED;
+    if (first_thread()) return TOOL_FAILED;
     sample(&r);
     w->fds = r.fds;
     w->threads = r.threads;
