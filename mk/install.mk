@@ -3,7 +3,7 @@
 .PHONY: install uninstall
 install: all
 	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin
-	install -m 644 include/regroup.h include/regroup_quant.h $(DESTDIR)$(INCLUDEDIR)/
+	install -m 644 include/regroup.h include/regroup_quant.h include/regroup_sparse.h $(DESTDIR)$(INCLUDEDIR)/
 	install -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)/libregroup.a
 	install -m 755 $(SHARED).$(VERSION) $(DESTDIR)$(LIBDIR)/libregroup.so.$(VERSION)
 	ln -sf libregroup.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
@@ -14,6 +14,7 @@ install: all
 	$(if $(DESTDIR),,$(if $(filter /usr /usr/local,$(PREFIX)),-ldconfig 2>/dev/null || true))
 
 uninstall:
-	rm -f $(DESTDIR)$(INCLUDEDIR)/regroup.h $(DESTDIR)$(INCLUDEDIR)/regroup_quant.h $(DESTDIR)$(LIBDIR)/libregroup.a $(DESTDIR)$(LIBDIR)/libregroup.so \
+	rm -f $(DESTDIR)$(INCLUDEDIR)/regroup.h $(DESTDIR)$(INCLUDEDIR)/regroup_quant.h \
+	    $(DESTDIR)$(INCLUDEDIR)/regroup_sparse.h $(DESTDIR)$(LIBDIR)/libregroup.a $(DESTDIR)$(LIBDIR)/libregroup.so \
 	    $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libregroup.so.$(VERSION) \
 	    $(DESTDIR)$(LIBDIR)/pkgconfig/regroup.pc $(DESTDIR)$(PREFIX)/bin/regroup

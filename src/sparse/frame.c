@@ -1,0 +1,90 @@
+/* frame.c: see frame.h. Time is read here for deadlines only; it must not change what a call computes. */
+#include "sparse/frame.h"
+
+#include <stdlib.h>
+
+rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const rg_opts_t *opts) {
+    static const rg_opts_t defaults = RG_OPTS_INIT;
+    static const rg_result_t first = RG_RESULT_INIT;
+    rg_error_t err;
+    *f = (rg_frame_t){ .g = g, .name = name, .r = first };
+    rg_status_t st =
+        rg_struct_in(&f->o, sizeof f->o, RG_OPTS_SIZE_FIRST, opts != NULL ? opts : &defaults, "rg_opts", &err);
+    if (st != RG_OK) return rg_refuse(g, st, "%s", err.text);
+    if (f->o.in_strided != NULL || f->o.out_strided != NULL || f->o.scale != 0.0 || f->o.scale_after != 0.0 ||
+        f->o.weighted == RG_ON)
+        return rg_refuse(g, RG_ERR_NOTSUP, "%s: of the options, tag, timeout_ms, on_fault and result are supported",
+                         name);
+    f->result = f->o.result;
+    if (f->result != NULL && rg_result_check(f->result, NULL) != RG_OK)
+        return rg_refuse(g, RG_ERR_INVALID, "%s: opts.result is not initialised: use RG_RESULT_INIT", name);
+    if (f->result != NULL) {
+        f->r.contributor_ids = f->result->contributor_ids;
+        f->r.contributor_cap = f->result->contributor_cap;
+    }
+    f->on_fault = f->o.on_fault != 0 ? f->o.on_fault : rg_root(g)->cfg.on_fault;
+    uint64_t limit_ms = f->o.timeout_ms != 0 ? f->o.timeout_ms : rg_root(g)->cfg.op_timeout_ms;
+    f->deadline = rg_os_now_ns() + limit_ms * 1000000;
+    f->o.result = &f->r;
+    f->o.on_fault = RG_RETURN;
+    return RG_OK;
+}
+
+rg_status_t rg_frame_shape(rg_frame_t *f) { return rg_shape(f->g, &f->n, &f->rank, &f->epoch); }
+
+/* Nobody stays away when no time is left: the others may have some, and wait; the operation itself ends at once then.
+ */
+const rg_opts_t *rg_frame_opts(rg_frame_t *f) {
+    uint64_t now = rg_os_now_ns(), left = f->deadline > now ? (f->deadline - now) / 1000000 : 0;
+    f->o.timeout_ms = left == 0 ? 1 : left > UINT32_MAX ? UINT32_MAX : (uint32_t)left;
+    return &f->o;
+}
+
+rg_status_t rg_frame_ended(rg_frame_t *f, rg_status_t st) {
+    if (f->start == 0) f->start = f->r.start_ns;
+    f->sent += f->r.bytes_sent;
+    f->received += f->r.bytes_received;
+    if (st == RG_OK && (f->r.epoch != f->epoch || f->r.contributors != f->n)) return RG_ERR_PEER_LOST;
+    return st;
+}
+
+rg_status_t rg_frame_no_memory(rg_frame_t *f) {
+    uint8_t mine = 0, all[RG_MAX_LINKS + 1];
+    f->poor = 1;
+    if (f->n > sizeof all) return RG_ERR_NOMEM;
+    rg_status_t st = rg_frame_ended(f, rg_all_gather(f->g, &mine, all, 1, RG_U8, rg_frame_opts(f), NULL));
+    return st == RG_OK ? RG_ERR_MISMATCH : st;
+}
+
+int rg_frame_more(rg_frame_t *f, rg_status_t st, int retries) {
+    int more = st == RG_ERR_MISMATCH ? ++f->unfit < RG_FRAME_FITS
+                                     : st == RG_ERR_PEER_LOST && retries && f->on_fault == RG_RETRY;
+    f->again += (uint32_t)more;
+    return more;
+}
+
+rg_status_t rg_frame_close(rg_frame_t *f, rg_status_t st) {
+    if (f->poor && st == RG_ERR_MISMATCH) {
+        st = rg_refuse(f->g, RG_ERR_NOMEM, "%s: no memory", f->name);
+        f->r.text[0] = 0;
+    }
+    if (f->result == NULL) return st;
+    f->r.status = st;
+    f->r.retries = f->again;
+    if (f->start != 0) f->r.start_ns = f->start;
+    f->r.bytes_sent = f->sent;
+    f->r.bytes_received = f->received;
+    if (st != RG_OK && f->r.text[0] == 0) rg_group_errmsg(f->g, f->r.text, sizeof f->r.text);
+    rg_result_out(f->result, &f->r, f->r.contributor_ids, f->r.contributors);
+    return st;
+}
+
+int rg_room_for(rg_room_t *r, uint64_t bytes) {
+    if (bytes == 0) bytes = 1;
+    if (bytes <= r->cap) return 1;
+    if (bytes > SIZE_MAX) return 0;
+    free(r->p);
+    r->p = malloc((size_t)bytes);
+    r->cap = r->p != NULL ? bytes : 0;
+    return r->p != NULL;
+}

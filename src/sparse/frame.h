@@ -1,0 +1,60 @@
+/* frame.h: what calls that are made of several operations of a group share: options, one deadline for all of it,
+ * results, and what becomes of a lost member. Relies on the public operations ending alike on all members. Included by
+ * src/sparse only; it must not decide what a call computes. */
+#ifndef RG_SPARSE_FRAME_H
+#define RG_SPARSE_FRAME_H
+
+#include "api.h"
+#include "config.h"
+
+/* Calls that did not fit together because one of them knew of a loss and another did not are made again; if it was the
+ * arguments that differ, they differ again. */
+#define RG_FRAME_FITS 3
+
+typedef struct rg_frame {
+    rg_group_t *g;
+    const char *name;
+    rg_opts_t o;
+    rg_result_t r, *result;
+    rg_on_fault_t on_fault;
+    uint64_t deadline, start, sent, received;
+    uint32_t n, rank, again;
+    uint64_t epoch;
+    int unfit, poor;
+} rg_frame_t;
+
+/* Checks opts. */
+rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const rg_opts_t *opts);
+
+/* For whom the attempt that begins is. */
+rg_status_t rg_frame_shape(rg_frame_t *f);
+
+/* Options for the next operation, with what is left of the call's time. */
+const rg_opts_t *rg_frame_opts(rg_frame_t *f);
+
+/* What an operation ended with. PEER_LOST also where it was not for the members that the attempt is for. */
+rg_status_t rg_frame_ended(rg_frame_t *f, rg_status_t st);
+
+/* This member has no memory for its part: the others are told by an operation that fits theirs in nothing, so that they
+ * end with MISMATCH at once instead of at their deadline. */
+rg_status_t rg_frame_no_memory(rg_frame_t *f);
+
+/* Whether an attempt that ended so is to be followed by another. retries: the call is one that survivors repeat. */
+int rg_frame_more(rg_frame_t *f, rg_status_t st, int retries);
+
+/* Fills the caller's result. Gives st back. */
+rg_status_t rg_frame_close(rg_frame_t *f, rg_status_t st);
+
+/* Growing memory, whose content is lost when it grows. */
+typedef struct rg_room {
+    uint8_t *p;
+    uint64_t cap;
+} rg_room_t;
+int rg_room_for(rg_room_t *r, uint64_t bytes);
+
+static inline uint64_t rg_frame_mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9e3779b97f4a7c15ull;
+    return h ^ h >> 29;
+}
+
+#endif
