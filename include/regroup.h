@@ -281,9 +281,10 @@ rg_status_t rg_group_init_rank(uint32_t n, uint32_t rank, const rg_unique_id_t *
  * others call after that boundary, and it calls this function at the next one (examples/train_bytes.c). */
 typedef struct rg_change {
     size_t struct_size;
-    uint32_t changed;    /* 1 when members joined or were lost since the last boundary */
-    uint32_t joined;     /* newcomers that enter here: the last `joined` ranks */
-    uint32_t lost;       /* members lost since the last boundary */
+    uint32_t changed; /* 1 when members joined or were lost since the last boundary */
+    uint32_t joined;  /* newcomers that enter here, those counted that are lost again already: all members are told
+                         the same number, so a program may choose by it what it calls next */
+    uint32_t lost;    /* members lost since the last boundary, and such newcomers; others may know of more, or less */
     uint32_t world_size; /* from here on */
     uint32_t rank;       /* of this process, from here on */
     uint64_t epoch;

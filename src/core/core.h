@@ -220,6 +220,9 @@ int rg_member_coordinator_lost(const rg_member_t *m);
 int rg_member_newcomers(const rg_member_t *m);
 /* 1 when every operation that this member committed is known complete at all participants: leaving loses nothing. */
 int rg_member_drained(const rg_member_t *m);
+/* How many newcomers entered, or are to enter, at the present boundary or a later one: the same number at every member,
+ * for it counts those that were lost since, too. A program decides by it what it calls next. */
+uint32_t rg_member_entered(const rg_member_t *m, uint64_t gen);
 /* Participants of operations of generation gen in the present view, in rank order. Returns how many; ids up to cap. */
 uint32_t rg_member_participants(const rg_member_t *m, uint64_t gen, uint64_t *ids, uint32_t cap);
 /* A sub-group: its members by id, in rank order, the same on all of them; this process is one of them. Operations with

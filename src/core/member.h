@@ -20,6 +20,7 @@
 #define RG_MISSING_MAX 64u                     /* links that a READY can name as missing */
 #define RG_FLUSH_EVERY 16u                     /* small operations between two forced watermarks */
 #define RG_BOUNDARY_MEMORY 8u                  /* boundaries by which the next ones are foreseen */
+#define RG_ENTERED_MAX 32u                     /* boundaries ahead at which newcomers enter that are lost already */
 #define RG_OUT_BYTES (3 * RG_CORE_MAX_MESSAGE) /* a proposal, a report and what is said beside them */
 
 typedef enum rg_ent_state {
@@ -109,7 +110,7 @@ struct rg_member {
     /* Succession: whom to ask (member.c, S1), and what a coordinator that knows nothing needs. */
     int succession, heard; /* heard: the office at the other end of this connection has given a sign that it acts */
     uint64_t takeover_ns, reconnect_ns;
-    uint64_t round_heard; /* when a round last said something, or was asked for */
+    uint64_t round_heard;  /* when a round last said something, or was asked for */
     uint64_t home, target; /* whose office acted when one last did, and whom the connection is to; 0: the coordinator */
     uint32_t walk;         /* next place to look */
     int office;            /* one is open in this process */
@@ -137,6 +138,12 @@ struct rg_member {
     int promise_on;
     uint64_t promise, boundary_ns, boundary_dt[RG_BOUNDARY_MEMORY];
     uint32_t boundaries;
+    /* Who enters at a boundary is counted there, as all others count it, even if it was lost since. */
+    struct {
+        uint64_t gen;
+        uint32_t n;
+    } entered[RG_ENTERED_MAX];
+    uint32_t n_entered;
     uint64_t noted; /* last watermark given to NOTE */
     uint32_t small_since_flush;
     int unflushed, noted_once;
@@ -227,6 +234,8 @@ void rg_ops_min(rg_member_t *m);
 
 /* member_sets.c: who takes part in what, and how far each stream of operations has come */
 uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen);         /* of operations of the whole group */
+void rg_entered_lost(rg_member_t *m, uint64_t gen);                 /* a newcomer of that boundary is lost */
+uint64_t rg_entered_last(const rg_member_t *m);                     /* the last boundary that has newcomers */
 uint32_t rg_key_participants(rg_member_t *m, rg_op_key_t key);      /* of any operation, in the present view */
 int rg_key_has(const rg_member_t *m, rg_op_key_t key, uint64_t id); /* as the set was defined, whoever is left of it */
 int rg_member_in_view(const rg_member_t *m, uint64_t id);

@@ -30,6 +30,36 @@ uint32_t rg_ops_participants(rg_member_t *m, uint64_t gen) {
     return n;
 }
 
+/* Of boundaries that this member has behind it nobody asks. Beyond the bound a newcomer counts for another boundary
+ * than its own: a member would have to stand still while 32 batches of newcomers die out. */
+void rg_entered_lost(rg_member_t *m, uint64_t gen) {
+    uint32_t n = 0, i = 0;
+    for (uint32_t k = 0; k < m->n_entered; k++)
+        if (m->entered[k].gen >= m->gen) m->entered[n++] = m->entered[k];
+    m->n_entered = n;
+    if (gen < m->gen) return;
+    while (i < n && m->entered[i].gen != gen) i++;
+    if (i == n && n == RG_ENTERED_MAX) i--;
+    else if (i == n) m->entered[m->n_entered++].n = 0;
+    m->entered[i].gen = gen;
+    m->entered[i].n++;
+}
+
+uint64_t rg_entered_last(const rg_member_t *m) {
+    uint64_t last = m->view.members[m->view.n - 1].first_gen;
+    for (uint32_t i = 0; i < m->n_entered; i++)
+        if (m->entered[i].gen > last) last = m->entered[i].gen;
+    return last;
+}
+
+uint32_t rg_member_entered(const rg_member_t *m, uint64_t gen) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; m->have_view && i < m->view.n; i++) n += m->view.members[i].first_gen == gen;
+    for (uint32_t i = 0; i < m->n_entered; i++)
+        if (m->entered[i].gen == gen) n += m->entered[i].n;
+    return n;
+}
+
 uint32_t rg_key_participants(rg_member_t *m, rg_op_key_t key) {
     if (key.set == RG_SET_ALL) return rg_ops_participants(m, key.gen);
     if (rg_set_is_pair(key.set)) {

@@ -226,7 +226,8 @@ static uint64_t promise_ahead(const rg_member_t *m) {
 /* G2b. A newcomer knows nothing of decisions that wait here for operations not yet started, so it must not take part
  * in those. */
 static uint64_t promise_now(const rg_member_t *m) {
-    uint64_t p = m->gen + 1 + promise_ahead(m);
+    uint64_t p = m->gen + 1 + promise_ahead(m), last = rg_entered_last(m);
+    if (p <= last) p = last + 1; /* G2c */
     for (uint16_t i = m->ents_marked ? m->first : 0; i; i = m->ent[i - 1].next)
         if (m->ent[i - 1].state == RG_ENT_MARKED && m->ent[i - 1].key.gen >= p) p = m->ent[i - 1].key.gen + 1;
     return p;
@@ -386,6 +387,7 @@ static void adopt_members(rg_member_t *m, const rg_view_head_t *v) {
     }
     for (uint32_t i = 0; i < old_n; i++) {
         rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
+        if (p && p->rank == -2) rg_entered_lost(m, m->view.members[i].first_gen);
         if (p && p->rank == -2) rg_peer_forget(m, p);
     }
     rg_core_member_t *old = m->view.members;

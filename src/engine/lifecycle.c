@@ -405,10 +405,15 @@ rg_status_t rg_group_pass_boundary(rg_group_t *g, rg_change_t *c) {
         return RG_ERR_NOMEM;
     }
     if (r->n != g->n_seen || memcmp(r->ids, g->seen_ids, r->n * sizeof *r->ids)) {
-        c->joined = count_missing(r->ids, r->n, g->seen_ids, g->n_seen);
         c->lost = count_missing(g->seen_ids, g->n_seen, r->ids, r->n);
         c->changed = 1;
     }
+    /* All members must see the same number here, for they call by it what brings newcomers up to date; so those count
+     * who entered and are lost already, which only some members may have heard of. */
+    c->joined = rg_member_entered(g->core, g->gen);
+    uint32_t left = count_missing(r->ids, r->n, g->seen_ids, g->n_seen);
+    if (c->joined > left) c->lost += c->joined - left;
+    if (c->joined) c->changed = 1;
     c->world_size = r->n;
     c->rank = r->rank;
     c->epoch = rg_member_view(g->core)->epoch;

@@ -123,6 +123,31 @@ void judge_view(world_t *w, int node) {
     if (w->n_seen < MAXVIEW) w->seen[w->n_seen++] = (seen_view_t){ p->founded, v->epoch, v->parent, members };
 }
 
+void judge_entry(world_t *w, int node) {
+    const proc_t *p = &w->procs[node];
+    entry_t *x = &w->entries[sim_hash(p->founded, p->gen, 11) % MAXENTRY];
+    uint32_t n = rg_member_entered(p->core, p->gen);
+    for (uint32_t i = 0; w->plant == PLANT_LEFT_ONLY && i < p->core->n_entered; i++)
+        if (p->core->entered[i].gen == p->gen) n -= p->core->entered[i].n;
+    if (x->founded != p->founded || x->gen != p->gen) *x = (entry_t){ .founded = p->founded, .gen = p->gen };
+    x->n[node] = (uint8_t)(n + 1);
+}
+
+/* All members see the same newcomers enter at a boundary, whoever of them was lost by the time that they looked. */
+static void judge_entries(world_t *w) {
+    for (uint32_t i = 0; i < MAXENTRY; i++) {
+        const entry_t *x = &w->entries[i];
+        int first = -1;
+        for (int q = 0; x->founded && q < w->n_procs; q++) {
+            if (w->procs[q].gone || !x->n[q] || w->procs[q].founded != x->founded) continue;
+            if (first < 0) first = q;
+            else if (x->n[q] != x->n[first])
+                sim_fail(w, "all see the same newcomers enter", "boundary %llu: process %d %d, process %d %d",
+                         (unsigned long long)x->gen, first, x->n[first] - 1, q, x->n[q] - 1);
+        }
+    }
+}
+
 int judge_idle(world_t *w, const char **why, int *who) {
     for (int i = 0; i < w->n_procs; i++) {
         proc_t *p = &w->procs[i];
@@ -185,6 +210,7 @@ void judge_end(world_t *w) {
                          q, (unsigned long long)l->key.gen, (unsigned long long)l->key.op);
         }
     }
+    judge_entries(w);
     /* Whoever is alive and inside agrees on the view. */
     for (int q = 0; q < w->n_procs; q++) {
         const rg_core_view_t *v = w->procs[q].gone || !w->procs[q].joined ? NULL : rg_member_view(w->procs[q].core);

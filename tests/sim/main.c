@@ -21,7 +21,8 @@ static const char *const plant_names[] = { "none",        "verdict", "early",   
                                            "drop-view",   "cut",     "watermark",  "no-link-news", "no-notes",
                                            "no-freeze",   "streams", "set-map",    "no-abort",     "on-install",
                                            "no-proposal", "quorum",  "act-alone",  "no-resume",    "no-route",
-                                           "no-mend",     "blame",   "slow-death", "not-fresh", "no-hold" };
+                                           "no-mend",     "blame",   "slow-death", "not-fresh",    "no-hold",
+                                           "left-only" };
 
 static const char *run(uint64_t seed, plant_t plant, int trace) {
     sim_init(&world, seed, plant, trace);
@@ -58,7 +59,8 @@ static int try_plants(int trace) {
     int missed = 0;
     for (int p = PLANT_NONE + 1; p < PLANT_END; p++) {
         const char *bad = NULL;
-        uint64_t seed = p >= PLANT_NO_RESUME ? PATH_SEEDS : p >= PLANT_ON_INSTALL ? SUCCESSION_SEEDS : 1;
+        int paths = p >= PLANT_NO_RESUME && p != PLANT_LEFT_ONLY;
+        uint64_t seed = paths ? PATH_SEEDS : p >= PLANT_ON_INSTALL && p != PLANT_LEFT_ONLY ? SUCCESSION_SEEDS : 1;
         uint64_t last = seed + 2000;
         while (seed < last && !(bad = run(seed, (plant_t)p, trace))) seed++;
         if (bad)

@@ -175,6 +175,7 @@ void proc_program(world_t *w, int node) {
     proc_t *p = &w->procs[node];
     if (!p->alive || p->over || !p->joined || p->waiting_boundary || p->program_set) return;
     if (w->healed && p->gen >= w->end_gen) return;
+    if (!p->idx) judge_entry(w, node);
     if (p->idx < ops_of(w, p->gen)) {
         if (p->n_ops >= w->window) return;
         issue(w, node);

@@ -21,6 +21,7 @@
 #define MAXOFFICE 200 /* coordinators of a run, one after the other or at once */
 #define MAXID 65536
 #define MAXVIEW 4096
+#define MAXENTRY 4096
 #define ALONE MAXP /* where the standalone coordinator is, among places */
 #define MS 1000000ull
 #define US 1000ull
@@ -84,6 +85,7 @@ typedef enum {
     PLANT_SLOW_DEATH,
     PLANT_NOT_FRESH,
     PLANT_NO_HOLD,
+    PLANT_LEFT_ONLY,
     PLANT_END
 } plant_t;
 
@@ -195,6 +197,12 @@ typedef struct office {
     int host, alive;
 } office_t;
 
+/* How many newcomers each process saw enter at a boundary, + 1. */
+typedef struct entry {
+    uint64_t founded, gen;
+    uint8_t n[MAXP];
+} entry_t;
+
 /* A view that somebody has activated. */
 typedef struct seen_view {
     uint64_t founded, epoch, parent, members;
@@ -226,6 +234,7 @@ typedef struct world {
     int embedded; /* the process in which the first coordinator runs, whose fate it shares; -1: it has its own */
     seen_view_t seen[MAXVIEW];
     uint32_t n_seen;
+    entry_t entries[MAXENTRY]; /* by hash; a later one takes the place of an earlier one */
     uint64_t takeovers, restarted;
     proc_t *procs;
     int n_procs;
@@ -310,6 +319,7 @@ void judge_run(world_t *w, int node, const open_op_t *o);
 void judge_outcome(world_t *w, int node, int ki, outcome_t o, int fetched, uint64_t everybody);
 void judge_step(world_t *w, int node);
 void judge_view(world_t *w, int node);
+void judge_entry(world_t *w, int node);
 const rg_coord_t *judge_office(world_t *w, uint64_t nonce);
 void judge_expelled(world_t *w, int node, rg_status_t status, const char *text);
 int judge_idle(world_t *w, const char **why, int *who); /* 1: everything that was asked for has ended */

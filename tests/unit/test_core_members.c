@@ -60,6 +60,44 @@ Test(join, candidates_are_far_away__they_get_in_all_the_same) {
     rig_end(&r);
 }
 
+/* What a member calls after a boundary depends on who entered there, so all must count alike. */
+Test(join, newcomer_is_lost_when_some_have_passed_its_boundary__all_count_it) {
+    rig_start(&r, 8);
+    rig_fill(&r, 2);
+    rig_join(&r, 2, rig_params(2, 1));
+    const rig_note_t *n = told_any(&r, 2, RG_MACT_JOINED);
+    cr_assert(n && n->gen == 2);
+    for (uint64_t gen = 1; gen <= 2; gen++)
+        rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_BOUNDARY, .gen = gen });
+    cr_assert(r.m[0]->gen == 2 && r.m[1]->gen == 0);
+    rig_kill(&r, 2);
+    cr_assert(rg_member_view(r.m[1])->n == 2);
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_BOUNDARY, .gen = 1 });
+    /* The next one must not enter before that boundary, where it would count nobody. */
+    rig_join(&r, 3, rig_params(3, 1));
+    n = told_any(&r, 3, RG_MACT_JOINED);
+    cr_assert(n && n->gen > 2);
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_BOUNDARY, .gen = 2 });
+    for (int i = 0; i < 2; i++) {
+        cr_assert(r.m[i]->gen == 2 && rg_member_entered(r.m[i], 2) == 1, "member %d", i);
+        cr_assert(rg_member_entered(r.m[i], n->gen) == 1 && rg_member_entered(r.m[i], 1) == 0);
+    }
+    rig_end(&r);
+}
+
+Test(join, newcomers_die_at_more_boundaries_than_are_kept__all_are_counted_somewhere) {
+    rig_start(&r, 8);
+    rig_fill(&r, 1);
+    for (uint32_t k = 0; k < RG_ENTERED_MAX + 3; k++) rg_entered_lost(r.m[0], 5 + k);
+    uint32_t sum = 0;
+    for (uint64_t gen = 5; gen < 5 + RG_ENTERED_MAX + 3; gen++) sum += rg_member_entered(r.m[0], gen);
+    cr_assert(sum == RG_ENTERED_MAX + 3 && r.m[0]->n_entered == RG_ENTERED_MAX);
+    r.m[0]->gen = 60; /* what is behind is forgotten */
+    rg_entered_lost(r.m[0], 7);
+    cr_assert(r.m[0]->n_entered == 0);
+    rig_end(&r);
+}
+
 Test(join, order_is_given__ranks_follow_it) {
     rig_start(&r, 8);
     for (int i = 0; i < 3; i++) {
