@@ -195,9 +195,10 @@ typedef struct rg_config {
     uint32_t quorum_timeout_ms; /* RG_QUORUM_TIMEOUT_MS a member that finds no coordinator with a quorum stops with
                                    RG_ERR_NO_QUORUM so long after the time for a takeover, whatever it does; never.
                                    With something to end that needs a coordinator it stops four heartbeats after it */
-    rg_dial_t dial;    /* RG_DIAL "out": this process cannot be dialled (address translation, a firewall), so it dials
-                          all others; two such members are relayed by a third. "both" */
-    uint32_t reserved; /* 0 */
+    rg_dial_t dial; /* RG_DIAL "out": this process cannot be dialled (address translation, a firewall), so it dials
+                       all others; two such members are relayed by a third. "both" */
+    uint32_t max_rate_mbit; /* RG_MAX_RATE_MBIT most that this process sends to each other member over TCP, in 10^6 bits
+                               per second, all rails together; no limit */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \

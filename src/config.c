@@ -144,6 +144,7 @@ static const number_row_t config_numbers[] = {
     { "small_bytes", "RG_SMALL_BYTES", AT(small_bytes), 65536, 1, 64 * MIB, "bytes" },
     { "spin_us", "RG_SPIN_US", AT(spin_us), 0, 1, 10000000, "microseconds" },
     { "quorum_timeout_ms", "RG_QUORUM_TIMEOUT_MS", AT(quorum_timeout_ms), 0, 1, MS_MAX, "milliseconds" },
+    { "max_rate_mbit", "RG_MAX_RATE_MBIT", AT(max_rate_mbit), 0, 1, 1000000, "megabits per second" },
 };
 
 static const char *const switch_words[] = { "on", "1", "1", "1",  "yes", "1",     "true", "1", "off",

@@ -6,7 +6,7 @@
  *   tcp_recv.c   taking frames apart, matching, sinks
  *   tcp_keep.c   what was sent and is not acknowledged, so that it can be sent again
  *   tcp_heal.c   connections that broke: made again, and continued from the byte where they stopped
- *   tcp_tune.c   congestion control and buffers, by measurement
+ *   tcp_tune.c   congestion control, pacing and buffers, by measurement
  *   tcp_wire.c   bytes of headers and address blobs
  * Nothing here locks (rule T2) and nothing calls back (rule T1). */
 #ifndef RG_TCP_INTERNAL_H
@@ -149,7 +149,8 @@ typedef struct tune {
     double rate[2];          /* bytes per microsecond with each candidate */
     char name[2][16];
     int now; /* candidate in use; 0: reno, 1: the system's */
-    int same, buffer;
+    int same, buffer, far;
+    uint32_t frame; /* most payload of a frame; 0: SEGMENT */
     uint32_t trial;
 } tune_t;
 

@@ -126,7 +126,8 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
         return 1;
     }
     uint64_t rest = op->s.len - op->next_off;
-    f.len = rest < SEGMENT ? (uint32_t)rest : SEGMENT;
+    uint32_t most = c->tune.frame ? c->tune.frame : SEGMENT;
+    f.len = rest < most ? (uint32_t)rest : most;
     f.tag = op->s.tag;
     f.mseq = op->mseq;
     f.offset = op->next_off;
