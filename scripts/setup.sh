@@ -4,6 +4,8 @@
 # SETUP_PEERS=1 adds the libraries that `make bench-peers` measures against. It never upgrades or removes anything.
 set -eu
 packages="pkg-config libuv1-dev libjansson-dev libxxhash-dev libssl-dev libcriterion-dev spin"
+# AES-GCM for Intel's wide instructions; without it OpenSSL's is used.
+[ "$(uname -m)" = x86_64 ] && packages="$packages libipsec-mb-dev"
 [ "${SETUP_PEERS:-0}" = 1 ] && packages="$packages g++ libgloo-dev libopenmpi-dev openmpi-bin libmpich-dev mpich"
 
 installed() { dpkg-query -W -f='${Status}\n' "$1" 2>/dev/null | grep -q 'ok installed'; }

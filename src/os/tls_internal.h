@@ -38,6 +38,7 @@ typedef struct tls_way {
     const EVP_CIPHER *cipher;
     const EVP_MD *md;
     EVP_CIPHER_CTX *c;
+    struct rg_gcm *gcm; /* instead of it, where there is one */
     uint64_t seq;
     uint8_t iv[12], secret[EVP_MAX_MD_SIZE];
     size_t secret_len;

@@ -4,9 +4,11 @@
  * caller's. The other side may do it either way. Relies on OpenSSL's ciphers and key derivation. It must hand on
  * nothing that has not been authenticated but into memory that its owner does not look at unless the call says how much
  * of it is valid. */
+#include "os/gcm.h"
 #include "os/tls_internal.h"
 
 #include <errno.h>
+#include <openssl/crypto.h>
 #include <openssl/core_names.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
@@ -48,8 +50,10 @@ static int expand(const tls_way_t *w, const char *label, uint8_t *out, size_t n)
 static int way_key(tls_way_t *w, int sealing) {
     uint8_t key[EVP_MAX_KEY_LENGTH];
     size_t n = (size_t)EVP_CIPHER_get_key_length(w->cipher);
-    int ok = expand(w, "key", key, n) && expand(w, "iv", w->iv, sizeof w->iv) &&
-             EVP_CipherInit_ex(w->c, w->cipher, NULL, key, NULL, sealing);
+    int ok = expand(w, "key", key, n) && expand(w, "iv", w->iv, sizeof w->iv);
+    rg_gcm_free(w->gcm);
+    w->gcm = ok && !EVP_CIPHER_is_a(w->cipher, "ChaCha20-Poly1305") ? rg_gcm_new(key, n) : NULL;
+    if (!w->gcm) ok = ok && EVP_CipherInit_ex(w->c, w->cipher, NULL, key, NULL, sealing);
     OPENSSL_cleanse(key, sizeof key);
     w->seq = 0;
     return ok;
@@ -97,6 +101,7 @@ static int way_open(tls_way_t *w, const SSL_CIPHER *cipher, int sealing) {
 
 static void way_close(tls_way_t *w) {
     EVP_CIPHER_CTX_free(w->c);
+    rg_gcm_free(w->gcm);
     OPENSSL_cleanse(w, sizeof *w);
 }
 
@@ -122,23 +127,42 @@ static void nonce(tls_way_t *w, uint8_t out[12]) {
 
 /* ---- Sealing ---------------------------------------------------------------------------------------------------- */
 
+/* What a record has behind its head, by OpenSSL: two pieces, the type, the tag. */
+static int seal_evp(EVP_CIPHER_CTX *c, const uint8_t *iv, uint8_t *head, uint8_t type, const void *a, size_t an,
+                    const void *b, size_t bn) {
+    uint8_t *at = head + HEAD;
+    int k, ok = EVP_EncryptInit_ex(c, NULL, NULL, NULL, iv) && EVP_EncryptUpdate(c, NULL, &k, head, HEAD);
+    if (ok && an) ok = EVP_EncryptUpdate(c, at, &k, a, (int)an);
+    if (ok && bn) ok = EVP_EncryptUpdate(c, at + an, &k, b, (int)bn);
+    at += an + bn;
+    return ok && EVP_EncryptUpdate(c, at, &k, &type, 1) && EVP_EncryptFinal_ex(c, at + 1, &k) &&
+           EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, TAG, at + 1);
+}
+
+static void seal_gcm(rg_gcm_t *g, const uint8_t *iv, uint8_t *head, uint8_t type, const void *a, size_t an,
+                     const void *b, size_t bn) {
+    uint8_t *at = head + HEAD;
+    rg_gcm_begin(g, iv, head, HEAD);
+    if (an) rg_gcm_seal(g, at, a, an);
+    if (bn) rg_gcm_seal(g, at + an, b, bn);
+    at += an + bn;
+    rg_gcm_seal(g, at, &type, 1);
+    rg_gcm_end(g, at + 1);
+}
+
 /* One record of the two pieces behind what is in `out` already, which has room. */
 static int seal(rg_tls_t *t, uint8_t type, const void *a, size_t an, const void *b, size_t bn) {
-    uint8_t iv[12], *head = t->out + t->out_len, *at = head + HEAD;
+    uint8_t iv[12], *head = t->out + t->out_len;
     size_t n = an + bn + 1 + TAG;
     tls_way_t *w = &t->tx;
-    int k, ok;
+    int ok = 1;
     head[0] = TYPE_DATA;
     head[1] = head[2] = 3;
     head[3] = (uint8_t)(n >> 8);
     head[4] = (uint8_t)n;
     nonce(w, iv);
-    ok = EVP_EncryptInit_ex(w->c, NULL, NULL, NULL, iv) && EVP_EncryptUpdate(w->c, NULL, &k, head, HEAD);
-    if (ok && an) ok = EVP_EncryptUpdate(w->c, at, &k, a, (int)an);
-    if (ok && bn) ok = EVP_EncryptUpdate(w->c, at + an, &k, b, (int)bn);
-    at += an + bn;
-    ok = ok && EVP_EncryptUpdate(w->c, at, &k, &type, 1) && EVP_EncryptFinal_ex(w->c, at + 1, &k) &&
-         EVP_CIPHER_CTX_ctrl(w->c, EVP_CTRL_AEAD_GET_TAG, TAG, at + 1);
+    if (w->gcm) seal_gcm(w->gcm, iv, head, type, a, an, b, bn);
+    else ok = seal_evp(w->c, iv, head, type, a, an, b, bn);
     if (ok) t->out_len += HEAD + n;
     return ok;
 }
@@ -182,12 +206,20 @@ size_t rg_tls_record_write(rg_tls_t *t, const uint8_t *a, size_t an, const uint8
 /* Opens the whole record at `in`: `content` bytes go to `to`, the type behind them comes back. 0: it is not genuine. */
 static int unseal(tls_way_t *w, const uint8_t *head, size_t content, uint8_t *to) {
     uint8_t iv[12], tag[TAG], type = 0;
+    const uint8_t *tail = head + HEAD + content;
     int k;
     nonce(w, iv);
-    memcpy(tag, head + HEAD + content + 1, TAG);
+    if (w->gcm) {
+        rg_gcm_begin(w->gcm, iv, head, HEAD);
+        if (content) rg_gcm_open(w->gcm, to, head + HEAD, content);
+        rg_gcm_open(w->gcm, &type, tail, 1);
+        rg_gcm_end(w->gcm, tag);
+        return CRYPTO_memcmp(tag, tail + 1, TAG) == 0 ? type : 0;
+    }
+    memcpy(tag, tail + 1, TAG);
     int ok = EVP_DecryptInit_ex(w->c, NULL, NULL, NULL, iv) && EVP_DecryptUpdate(w->c, NULL, &k, head, HEAD);
     if (ok && content) ok = EVP_DecryptUpdate(w->c, to, &k, head + HEAD, (int)content);
-    ok = ok && EVP_DecryptUpdate(w->c, &type, &k, head + HEAD + content, 1) &&
+    ok = ok && EVP_DecryptUpdate(w->c, &type, &k, tail, 1) &&
          EVP_CIPHER_CTX_ctrl(w->c, EVP_CTRL_AEAD_SET_TAG, TAG, tag) && EVP_DecryptFinal_ex(w->c, iv, &k) > 0;
     return ok ? type : 0;
 }

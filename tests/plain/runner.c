@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define LIMIT_S 600
+#define SKIPPED 77
 
 static plain_test_t *tests, **tail = &tests, *suites;
 static int failures; /* of the test that runs in this child */
@@ -37,6 +38,15 @@ void plain_failed(const char *file, int line, int fatal, const char *what, const
     if (fatal) exit(1);
 }
 
+void plain_skipped(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vprintf(fmt, ap);
+    va_end(ap);
+    putchar('\n');
+    exit(failures ? 1 : SKIPPED);
+}
+
 static int wanted(const plain_test_t *t, int n, char **parts) {
     char name[512];
     snprintf(name, sizeof name, "%s.%s", t->suite, t->name);
@@ -58,7 +68,7 @@ static void run_here(const plain_test_t *t) {
 }
 
 int main(int argc, char **argv) {
-    int passed = 0, failed = 0, status;
+    int passed = 0, failed = 0, skipped = 0, status;
     struct timespec from, to;
     for (plain_test_t *t = tests; t; t = t->next) {
         if (!wanted(t, argc - 1, argv + 1)) continue;
@@ -69,15 +79,17 @@ int main(int argc, char **argv) {
         if (pid < 0 || waitpid(pid, &status, 0) != pid) return 1;
         clock_gettime(CLOCK_MONOTONIC, &to);
         int ok = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        int skip = WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED;
         passed += ok;
-        failed += !ok;
-        printf("%s %s.%s %.2f s", ok ? "ok  " : "FAIL", t->suite, t->name,
+        skipped += skip;
+        failed += !ok && !skip;
+        printf("%s %s.%s %.2f s", ok ? "ok  " : skip ? "skip" : "FAIL", t->suite, t->name,
                (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9);
-        if (!ok)
+        if (!ok && !skip)
             printf(WIFSIGNALED(status) ? " signal %d" : " exit %d",
                    WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
         putchar('\n');
     }
-    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0;
 }

@@ -20,6 +20,8 @@ void plain_add_suite(plain_test_t *s);
 /* Notes a failure; ends the test when fatal. */
 void plain_failed(const char *file, int line, int fatal, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
+/* Ends the test, which is neither passed nor failed. */
+void plain_skipped(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 #define PLAIN_REGISTER(id, add, ...)                                                                                   \
     __attribute__((constructor)) static void plain_register_##id(void) {                                               \
@@ -51,6 +53,7 @@ void plain_failed(const char *file, int line, int fatal, const char *what, const
 #define cr_assert_str_empty(a, ...) PLAIN_CHECK(1, (a)[0] == 0, #a " is empty", __VA_ARGS__)
 #define cr_assert_str_not_empty(a, ...) PLAIN_CHECK(1, (a)[0] != 0, #a " is not empty", __VA_ARGS__)
 #define cr_assert_fail(...) PLAIN_CHECK(1, 0, "not to be reached", __VA_ARGS__)
+#define cr_skip_test(...) plain_skipped("" __VA_ARGS__)
 #define cr_expect(c, ...) PLAIN_CHECK(0, c, #c, __VA_ARGS__)
 #define cr_expect_eq(a, b, ...) PLAIN_CHECK(0, (a) == (b), #a " == " #b, __VA_ARGS__)
 #define cr_expect_lt(a, b, ...) PLAIN_CHECK(0, (a) < (b), #a " < " #b, __VA_ARGS__)
