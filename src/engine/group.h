@@ -388,6 +388,7 @@ struct rg_group {
     uint64_t host, site;               /* of this member */
     struct rg_netstat *netstat;        /* netstat.c */
     struct rg_side *side;              /* side.c */
+    struct rg_service *service;        /* src/quorum/service.h; NULL: nothing of it is in use */
     const struct rg_join_first *first; /* while it joins: what is done before it may enter (lifecycle.h) */
     uint32_t spin_us;
     uint32_t host_procs; /* members on this host */

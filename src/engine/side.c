@@ -21,7 +21,8 @@ typedef enum slot_kind { SLOT_FREE, SLOT_TAKING, SLOT_ANSWERING, SLOT_ASKING, SL
 /* A message that is under way. */
 typedef struct slot {
     slot_kind_t kind;
-    uint16_t turn; /* of this slot: late completions do not match */
+    rg_side_host_kind_t host; /* whose answer it is */
+    uint16_t turn;            /* of this slot: late completions do not match */
     uint32_t nr;
     uint64_t peer, cookie;
     uint8_t *buf;
@@ -31,6 +32,7 @@ typedef struct slot {
 
 typedef struct outgoing {
     struct outgoing *next;
+    rg_side_host_kind_t host;
     uint64_t peer;
     uint32_t nr, len;
     uint8_t *answer;
@@ -39,8 +41,8 @@ typedef struct outgoing {
 struct rg_side {
     slot_t *slots;
     uint32_t n_slots, next_nr;
-    rg_side_host_t host;
-    int hosted;
+    rg_side_host_t host[RG_SIDE_HOSTS];
+    int hosted[RG_SIDE_HOSTS], refused;
     pthread_mutex_t out_lock;
     outgoing_t *first, **last;
     atomic_int any_out;
@@ -57,11 +59,13 @@ rg_status_t rg_side_open(rg_group_t *g) {
 void rg_side_close(rg_group_t *g) {
     struct rg_side *s = g->side;
     if (!s) return;
-    rg_lock(g);
-    rg_side_host_t host = s->host;
-    int hosted = s->hosted;
-    rg_unlock(g);
-    if (hosted) host.closing(host.user); /* it ends its thread, and says rg_side_host(g, NULL) */
+    for (uint32_t i = 0; i < RG_SIDE_HOSTS; i++) {
+        rg_lock(g);
+        rg_side_host_t host = s->host[i];
+        int hosted = s->hosted[i];
+        rg_unlock(g);
+        if (hosted) host.closing(host.user); /* it ends its thread, and says rg_side_host() with NULL */
+    }
 }
 
 void rg_side_free(rg_group_t *g) {
@@ -106,6 +110,12 @@ static rg_tag_t tag(uint64_t op, uint32_t nr) {
     return (rg_tag_t){ .epoch = TAG_EPOCH, .gen = TAG_GEN, .op = op, .ord = nr, .sig = 1 };
 }
 
+static rg_side_host_kind_t host_of(const uint8_t *ask) {
+    static const uint8_t word[4] = { RG_SIDE_SERVICE_WORD & 0xff, RG_SIDE_SERVICE_WORD >> 8 & 0xff,
+                                     RG_SIDE_SERVICE_WORD >> 16 & 0xff, RG_SIDE_SERVICE_WORD >> 24 };
+    return memcmp(ask, word, sizeof word) == 0 ? RG_SIDE_SERVICE : RG_SIDE_STATE;
+}
+
 /* The slot is free when this calls anybody: they may ask again. */
 static void slot_end(rg_group_t *g, slot_t *k, int good) {
     struct rg_side *s = g->side;
@@ -113,10 +123,11 @@ static void slot_end(rg_group_t *g, slot_t *k, int good) {
     k->kind = SLOT_FREE;
     k->buf = NULL;
     if (was.kind == SLOT_TAKING && good) {
-        if (s->hosted) s->host.asked(s->host.user, was.peer, was.nr, was.buf);
-        else rg_side_answer(g, was.peer, was.nr, NULL, 0);
-    } else if (was.kind == SLOT_ANSWERING && was.buf && s->hosted) {
-        s->host.sent(s->host.user, was.peer);
+        rg_side_host_kind_t h = host_of(was.buf);
+        if (s->hosted[h]) s->host[h].asked(s->host[h].user, was.peer, was.nr, was.buf);
+        else rg_side_answer(g, h, was.peer, was.nr, NULL, 0);
+    } else if (was.kind == SLOT_ANSWERING && was.buf && s->hosted[was.host]) {
+        s->host[was.host].sent(s->host[was.host].user, was.peer);
     } else if (was.kind == SLOT_AWAITING && was.fn) {
         was.fn(was.user, was.cookie, good ? was.buf : NULL);
     }
@@ -160,29 +171,35 @@ int rg_side_completion(rg_group_t *g, const rg_completion_t *c) {
     }
     if (c->cookie >> 48 != COOKIE >> 48) return 0;
     uint32_t at = (uint32_t)c->cookie;
-    if (at < s->n_slots && s->slots[at].kind != SLOT_FREE && cookie_of(s, &s->slots[at]) == c->cookie)
+    if (at < s->n_slots && s->slots[at].kind != SLOT_FREE && cookie_of(s, &s->slots[at]) == c->cookie) {
+        s->refused = c->event == RG_TP_FAILED && c->status == RG_TP_MISMATCH; /* it is shorter than any answer */
         slot_end(g, &s->slots[at], c->event != RG_TP_FAILED);
+        s->refused = 0;
+    }
     return 1;
 }
 
 /* ---- Answering --------------------------------------------------------------------------------------------------- */
 
-rg_status_t rg_side_host(rg_group_t *g, const rg_side_host_t *host) {
+rg_status_t rg_side_host(rg_group_t *g, rg_side_host_kind_t kind, const rg_side_host_t *host) {
     struct rg_side *s = g->side;
-    if (host && s->hosted) return RG_ERR_INVALID;
-    s->hosted = host != NULL;
-    if (host) s->host = *host;
+    if (host && s->hosted[kind]) return RG_ERR_INVALID;
+    s->hosted[kind] = host != NULL;
+    if (host) s->host[kind] = *host;
     return RG_OK;
 }
 
-void rg_side_answer(rg_group_t *g, uint64_t peer, uint32_t nr, uint8_t *answer, uint32_t len) {
+int rg_side_refused(const rg_group_t *g) { return g->side->refused; }
+
+void rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint32_t nr, uint8_t *answer,
+                    uint32_t len) {
     struct rg_side *s = g->side;
     outgoing_t *o = malloc(sizeof *o);
     if (!o) { /* whoever asked has a time limit */
         free(answer);
         return;
     }
-    *o = (outgoing_t){ .peer = peer, .nr = nr, .len = answer ? len : 0, .answer = answer };
+    *o = (outgoing_t){ .host = kind, .peer = peer, .nr = nr, .len = answer ? len : 0, .answer = answer };
     pthread_mutex_lock(&s->out_lock);
     *s->last = o;
     s->last = &o->next;
@@ -197,10 +214,12 @@ static void send_answer(rg_group_t *g, const outgoing_t *o) {
     uint32_t link = rg_link_of(g, o->peer);
     slot_t *k = link == UINT32_MAX ? NULL : slot_take(g->side, SLOT_ANSWERING, o->peer, o->nr, o->answer);
     if (k) {
+        k->host = o->host;
         post(g, link, (uint32_t)(k - g->side->slots), OP_ANSWER, o->len, 0);
         return;
     }
-    if (o->answer && g->side->hosted) g->side->host.sent(g->side->host.user, o->peer);
+    const rg_side_host_t *h = &g->side->host[o->host];
+    if (o->answer && g->side->hosted[o->host]) h->sent(h->user, o->peer);
     free(o->answer);
 }
 

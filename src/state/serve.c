@@ -308,7 +308,7 @@ static void answer(rg_serve_t *v, const waiting_t *w, int fresh) {
     if (f && to) f->unsent++;
     if (f && to && w->q.kind == RG_TALK_PIECES) f->bytes += len;
     pthread_mutex_unlock(&v->q_lock);
-    rg_side_answer(v->g, w->peer, w->nr, to, len);
+    rg_side_answer(v->g, RG_SIDE_STATE, w->peer, w->nr, to, len);
 }
 
 /* ---- The thread -------------------------------------------------------------------------------------------------- */
@@ -390,7 +390,7 @@ static void *serve_thread(void *arg) {
             if (f) fetcher_end(v, f);
             pthread_mutex_unlock(&v->q_lock);
             if (w.q.kind != RG_TALK_END && known) answer(v, &w, fresh);
-            else if (w.q.kind != RG_TALK_END) rg_side_answer(v->g, w.peer, w.nr, NULL, 0);
+            else if (w.q.kind != RG_TALK_END) rg_side_answer(v->g, RG_SIDE_STATE, w.peer, w.nr, NULL, 0);
             pthread_mutex_lock(&v->q_lock);
             tidy(v);
             continue;
@@ -416,7 +416,7 @@ static void asked(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask) {
         pthread_cond_signal(&v->q_cond);
     }
     pthread_mutex_unlock(&v->q_lock);
-    if (!good) rg_side_answer(v->g, peer, nr, NULL, 0);
+    if (!good) rg_side_answer(v->g, RG_SIDE_STATE, peer, nr, NULL, 0);
 }
 
 static void sent(void *user, uint64_t peer) {
@@ -444,14 +444,15 @@ static void serve_free(rg_serve_t *v) {
 
 static void end(rg_serve_t *v) {
     rg_lock(v->g);
-    rg_side_host(v->g, NULL);
+    rg_side_host(v->g, RG_SIDE_STATE, NULL);
     rg_unlock(v->g);
     pthread_mutex_lock(&v->q_lock);
     v->stop = 1;
     pthread_cond_signal(&v->q_cond);
     pthread_mutex_unlock(&v->q_lock);
     pthread_join(v->thread, NULL);
-    for (uint32_t i = 0; i < v->n_queue; i++) rg_side_answer(v->g, v->queue[i].peer, v->queue[i].nr, NULL, 0);
+    for (uint32_t i = 0; i < v->n_queue; i++)
+        rg_side_answer(v->g, RG_SIDE_STATE, v->queue[i].peer, v->queue[i].nr, NULL, 0);
     v->s->serve = NULL;
     serve_free(v);
 }
@@ -523,7 +524,7 @@ rg_status_t rg_state_serve(rg_group_t *g, rg_state_t *s, const rg_state_serve_op
         return st;
     }
     rg_lock(g);
-    st = g->phase == RG_PHASE_MEMBER ? rg_side_host(g, &host) : g->over ? g->over : RG_ERR_CLOSED;
+    st = g->phase == RG_PHASE_MEMBER ? rg_side_host(g, RG_SIDE_STATE, &host) : g->over ? g->over : RG_ERR_CLOSED;
     rg_unlock(g);
     if (st == RG_OK) return st;
     pthread_mutex_lock(&v->q_lock);

@@ -1,0 +1,291 @@
+/* member.c: a member's part in a quorum reduction: it gives its contribution when the one who decides asks for it, and
+ * fetches the result. It relies on the service's thread. It takes results only from the member that is first in its own
+ * view, and tells a new one what it has only when that one is first here, too: so nobody shows a result that the one
+ * who decides next does not learn of. */
+#include "quorum/quorum.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Ending a call ----------------------------------------------------------------------------------------------- */
+
+static void finish(rg_quorum_t *q, rg_status_t st, rg_decided_t *d, const char *text) {
+    if (d) atomic_fetch_add(&d->refs, 1);
+    pthread_mutex_lock(&q->lock);
+    rg_decided_put(q->result);
+    q->result = d;
+    q->status = st;
+    snprintf(q->text, sizeof q->text, "%s", text);
+    pthread_mutex_unlock(&q->lock);
+    q->waiting = 0;
+    atomic_store(&q->done, 1);
+    rg_service_tell(&q->port);
+}
+
+static void finish_gone(rg_quorum_t *q, uint64_t newest) {
+    char text[256];
+    snprintf(
+        text, sizeof text,
+        "round %llu was decided, and its result is not kept any more (rounds up to %llu are decided, the last %u are "
+        "kept): bring the program's state up to date and call rg_quorum_seek",
+        (unsigned long long)q->gift->round, (unsigned long long)newest, q->c.history);
+    pthread_mutex_lock(&q->lock);
+    if (newest > q->newest) q->newest = newest;
+    pthread_mutex_unlock(&q->lock);
+    finish(q, RG_ERR_RESOURCE, NULL, text);
+}
+
+/* ---- Fetching a result ------------------------------------------------------------------------------------------- */
+
+void rg_quorum_fetch_stop(rg_quorum_t *q) {
+    rg_decided_put(q->fetch.d);
+    q->fetch = (rg_fetching_t){ .turn = q->fetch.turn + 1, .cap = q->fetch.cap };
+}
+
+static int fetch_ask(rg_quorum_t *q, rg_sask_kind_t kind, uint64_t off, uint32_t cap) {
+    rg_fetching_t *f = &q->fetch;
+    const rg_sask_t ask = { .kind = kind,
+                            .terms = q->terms,
+                            .round = f->round,
+                            .off = off,
+                            .len = rg_quorum_chunk(q, off),
+                            .cap = cap,
+                            .turn = f->turn };
+    if (!rg_service_ask(&q->port, f->from, &ask, RG_SERVICE_HEAD + cap * RG_QUORUM_ENTRY + ask.len)) return 0;
+    f->flying++;
+    return 1;
+}
+
+void rg_quorum_fetch(rg_quorum_t *q, rg_sask_kind_t kind, uint64_t round, uint64_t from) {
+    rg_fetching_t *f = &q->fetch;
+    rg_quorum_fetch_stop(q);
+    f->on = 1;
+    f->round = round;
+    f->from = from;
+    uint32_t cap = q->port.sv->n > f->cap ? q->port.sv->n : f->cap;
+    f->cap = cap;
+    f->next_off = rg_quorum_chunk(q, 0);
+    if (!fetch_ask(q, kind, 0, cap)) {
+        rg_quorum_fetch_stop(q);
+        rg_decide_fetch_failed(q, from);
+    }
+}
+
+static void fetch_failed(rg_quorum_t *q, const rg_sask_t *ask, int refused, uint64_t now) {
+    uint64_t from = q->fetch.from;
+    rg_quorum_fetch_stop(q);
+    rg_decide_fetch_failed(q, from);
+    q->again_ns = now + RG_QUORUM_AGAIN_NS;
+    if (ask->kind != RG_SASK_GET || !refused || from != q->first) return;
+    const rg_sask_t news = { .kind = RG_SASK_NEWS, .terms = q->terms };
+    q->asking_news = rg_service_ask(&q->port, from, &news, RG_SERVICE_HEAD);
+}
+
+static void fetch_done(rg_quorum_t *q) {
+    rg_decided_t *d = q->fetch.d;
+    q->fetch.d = NULL;
+    rg_quorum_fetch_stop(q);
+    rg_quorum_keep(q, d);
+}
+
+/* The first answer of a result. 0: it must be asked for again. */
+static int fetch_begun(rg_quorum_t *q, const rg_sask_t *ask, const uint8_t *bytes) {
+    rg_fetching_t *f = &q->fetch;
+    rg_shead_t h;
+    rg_shead_get(&h, bytes);
+    if (h.n > ask->cap) f->cap = h.n <= RG_QUORUM_CAP ? h.n : f->cap;
+    if (h.terms != q->terms || h.round != f->round || h.n > ask->cap) return 0;
+    int good = h.status == (uint32_t)RG_OK;
+    f->d = rg_decided_new(h.n, good ? q->bytes : 0);
+    if (!f->d) return 0;
+    f->d->round = h.round;
+    f->d->decider = h.first;
+    f->d->waited_ns = h.kept;
+    f->d->weight_sum = h.weight;
+    f->d->status = good ? RG_OK : RG_ERR_NO_QUORUM;
+    rg_entries_get(f->d->e, h.n, bytes + RG_SERVICE_HEAD);
+    f->have = good ? 0 : q->bytes - ask->len;
+    if (!good) f->next_off = q->bytes;
+    return 1;
+}
+
+static void fetched(rg_quorum_t *q, const rg_sask_t *ask, const uint8_t *bytes, int refused) {
+    rg_fetching_t *f = &q->fetch;
+    if (!f->on || ask->turn != f->turn) return;
+    f->flying--;
+    if (bytes && ask->off == 0 && !fetch_begun(q, ask, bytes)) bytes = NULL;
+    if (!bytes) {
+        fetch_failed(q, ask, refused, rg_os_now_ns());
+        return;
+    }
+    if (f->d->data && ask->len)
+        memcpy((uint8_t *)f->d->data + ask->off, bytes + RG_SERVICE_HEAD + ask->cap * RG_QUORUM_ENTRY, ask->len);
+    f->have += ask->len;
+    while (f->next_off < q->bytes && f->flying < RG_QUORUM_WINDOW) {
+        uint64_t off = f->next_off;
+        if (!fetch_ask(q, RG_SASK_MORE, off, 0)) {
+            fetch_failed(q, ask, 0, rg_os_now_ns());
+            return;
+        }
+        f->next_off += rg_quorum_chunk(q, off);
+    }
+    if (f->have >= q->bytes) fetch_done(q);
+}
+
+/* The one who decides has refused: because it does not decide (yet), because the round is long over, or because its
+ * configuration is another one. */
+static void news_came(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes) {
+    rg_shead_t h;
+    q->asking_news = 0;
+    q->again_ns = rg_os_now_ns() + RG_QUORUM_AGAIN_NS;
+    if (!bytes || !q->waiting || peer != q->first) return;
+    rg_shead_get(&h, bytes);
+    if (h.terms != q->terms) {
+        finish(q, RG_ERR_MISMATCH, NULL,
+               "the first member of the group has another configuration for this id: all members give the same values, "
+               "but for first and late");
+        return;
+    }
+    uint64_t age = h.round - q->gift->round;
+    if (h.first == peer && h.n && h.round >= q->gift->round && (age >= 64 || !(h.kept >> age & 1)))
+        finish_gone(q, h.round);
+}
+
+/* ---- Giving ------------------------------------------------------------------------------------------------------ */
+
+static void answer_gift(rg_quorum_t *q, const rg_asked_t *a, uint64_t off) {
+    const rg_gift_t *g = q->gift;
+    const rg_shead_t h = {
+        .terms = q->terms, .round = g->round, .version = g->version, .weight = g->data || !q->bytes ? g->weight : 0
+    };
+    uint32_t len = rg_quorum_chunk(q, off);
+    uint8_t *to = rg_service_room(&h, len);
+    if (to && g->data) memcpy(to + RG_SERVICE_HEAD, (const uint8_t *)g->data + off, len);
+    else if (to) memset(to + RG_SERVICE_HEAD, 0, len);
+    rg_service_answer(&q->port, a, to, RG_SERVICE_HEAD + len);
+}
+
+static void give(rg_quorum_t *q) {
+    if (!q->pulled || !q->gift || q->gift->round < q->pull.q.round) return;
+    q->pulled = 0;
+    answer_gift(q, &q->pull, 0);
+}
+
+static void pulled(rg_quorum_t *q, const rg_asked_t *a) {
+    if (q->pulled) rg_service_answer(&q->port, &q->pull, NULL, 0);
+    q->pulled = 1;
+    q->pull = *a;
+    give(q);
+}
+
+/* ---- What others ask --------------------------------------------------------------------------------------------- */
+
+static void tell_news(rg_quorum_t *q, const rg_asked_t *a) {
+    const rg_shead_t h = { .terms = q->terms,
+                           .round = rg_quorum_newest(q),
+                           .first = q->first,
+                           .kept = rg_quorum_kept_bits(q),
+                           .n = (uint32_t)(q->ready && q->first == q->self) };
+    rg_service_answer(&q->port, a, rg_service_room(&h, 0), RG_SERVICE_HEAD);
+}
+
+static int is_member(const rg_quorum_t *q, uint64_t id) {
+    for (uint32_t i = 0; i < q->port.sv->n; i++)
+        if (q->port.sv->ids[i] == id) return 1;
+    return 0;
+}
+
+static void result_wanted(rg_quorum_t *q, const rg_asked_t *a) {
+    const rg_decided_t *d = rg_quorum_kept(q, a->q.round);
+    int mine = a->q.kind == RG_SASK_GET && q->first == q->self;
+    if (d) rg_quorum_answer_result(q, a, d);
+    else if (mine && (!q->ready || a->q.round >= q->open)) rg_decide_hold(q, a);
+    else rg_service_answer(&q->port, a, NULL, 0);
+}
+
+/* ---- The port ---------------------------------------------------------------------------------------------------- */
+
+/* Who is first, of the members of the view and of the sub-group. */
+static void see_view(rg_quorum_t *q) {
+    const rg_service_t *sv = q->port.sv;
+    if (q->epoch == sv->epoch) return;
+    q->epoch = sv->epoch;
+    q->first = 0;
+    if (!q->set && sv->n) q->first = sv->ids[0];
+    for (uint32_t i = 0; q->set && i < q->n_set && !q->first; i++)
+        if (is_member(q, q->set[i])) q->first = q->set[i];
+    if (q->fetch.on && (q->fetch.from != q->first || !is_member(q, q->fetch.from))) {
+        rg_quorum_fetch_stop(q);
+        q->again_ns = 0;
+    }
+    rg_decide_view(q);
+}
+
+static void asked(rg_port_t *p, const rg_asked_t *a) {
+    rg_quorum_t *q = (rg_quorum_t *)(void *)p;
+    see_view(q);
+    if (a->q.kind == RG_SASK_NEWS) {
+        tell_news(q, a);
+        return;
+    }
+    int good = a->q.terms == q->terms && is_member(q, a->peer) && a->q.len == rg_quorum_chunk(q, a->q.off) &&
+               a->q.off <= q->bytes && a->q.cap <= RG_QUORUM_CAP;
+    if (good && (a->q.kind == RG_SASK_GET || a->q.kind == RG_SASK_MORE)) result_wanted(q, a);
+    else if (good && a->q.kind == RG_SASK_PULL && a->peer == q->first && a->q.off == 0) pulled(q, a);
+    else if (good && a->q.kind == RG_SASK_DATA && q->gift && q->gift->round == a->q.round) answer_gift(q, a, a->q.off);
+    else rg_service_answer(p, a, NULL, 0);
+}
+
+static void answered(rg_port_t *p, uint64_t peer, const rg_sask_t *ask, const uint8_t *bytes, int refused) {
+    rg_quorum_t *q = (rg_quorum_t *)(void *)p;
+    see_view(q);
+    if (ask->kind == RG_SASK_GET || ask->kind == RG_SASK_MORE) fetched(q, ask, bytes, refused);
+    else if (ask->kind == RG_SASK_NEWS && !ask->off) news_came(q, peer, bytes);
+    else rg_decide_answered(q, peer, ask, bytes, refused);
+}
+
+static void adopt(rg_quorum_t *q) {
+    pthread_mutex_lock(&q->lock);
+    rg_gift_t *given = q->given;
+    q->given = NULL;
+    pthread_mutex_unlock(&q->lock);
+    if (!given) return;
+    rg_gift_put(q->gift);
+    q->gift = given;
+    q->waiting = 1;
+    q->again_ns = 0;
+    give(q);
+}
+
+static void await_result(rg_quorum_t *q, uint64_t now, uint64_t *at) {
+    if (!q->waiting) return;
+    rg_decided_t *d = rg_quorum_kept(q, q->gift->round);
+    if (d) {
+        finish(q, d->status, d, d->status == RG_OK ? "" : "everybody came, and too few gave something");
+    } else if (q->first == q->self) {
+        if (q->ready && q->gift->round < q->open) finish_gone(q, q->open - 1);
+    } else if (!q->fetch.on && !q->asking_news && q->first) {
+        if (now >= q->again_ns) {
+            q->again_ns = now + RG_QUORUM_AGAIN_NS;
+            rg_quorum_fetch(q, RG_SASK_GET, q->gift->round, q->first);
+        }
+        if (q->again_ns < *at && !q->fetch.on) *at = q->again_ns;
+    }
+}
+
+static uint64_t step(rg_port_t *p, uint64_t now) {
+    rg_quorum_t *q = (rg_quorum_t *)(void *)p;
+    uint64_t at = UINT64_MAX;
+    see_view(q);
+    adopt(q);
+    if (p->sv->over) {
+        if (q->waiting) finish(q, p->sv->over, NULL, "the group is over for this process");
+        return at;
+    }
+    if (q->first == q->self) at = rg_decide_step(q, now);
+    await_result(q, now, &at);
+    return at;
+}
+
+const rg_port_ops_t rg_quorum_port = { asked, answered, step };

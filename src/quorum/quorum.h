@@ -1,0 +1,131 @@
+/* quorum.h: what the files of quorum reductions have in common. Each member has a port (service.h). The first member of
+ * the view decides: it pulls the others' contributions, says which count (tally.h), reduces them, and keeps results,
+ * which the others fetch. What it decides counts from then on; whoever becomes the first member asks all others what
+ * they have before it decides anything (docs/protocol.md, section 12). Nothing outside src/quorum may use it.
+ *
+ * Who owns what: a field is the service's thread's, but for those under `lock` and the program's own. */
+#ifndef RG_QUORUM_H
+#define RG_QUORUM_H
+
+#include "quorum/service.h"
+#include "quorum/tally.h"
+#include "regroup_quorum.h"
+
+#define RG_QUORUM_CAP 4096u /* members in an answer, at most */
+#define RG_QUORUM_WINDOW 4u /* chunks of one contribution or result that are under way */
+#define RG_QUORUM_AGAIN_NS 5000000u
+
+/* What a member gives to a round. */
+typedef struct rg_gift {
+    atomic_int refs;
+    uint64_t round, version;
+    double weight; /* 0: nothing */
+    float *data;
+} rg_gift_t;
+
+/* How a round was decided. */
+typedef struct rg_decided {
+    atomic_int refs;
+    uint64_t round, decider, waited_ns;
+    rg_status_t status;
+    uint32_t n;
+    rg_qentry_t *e; /* all members, in rank order */
+    double weight_sum;
+    float *data; /* NULL without elements, and when status is an error */
+} rg_decided_t;
+
+/* The decider's view of a member. */
+typedef struct rg_place {
+    rg_seat_t seat;
+    int heard, asking; /* what it has, before anything is decided */
+    uint64_t news_round, news_kept;
+    int pulling, loading;
+    uint32_t turn, flying;
+    uint64_t ahead; /* it is in a later round than the open one */
+    uint64_t next_off, have, again_ns;
+    float *data; /* its contribution; the decider's own is in its gift */
+    uint64_t version;
+    double weight;
+} rg_place_t;
+
+/* A result that is being fetched. */
+typedef struct rg_fetching {
+    int on;
+    uint64_t round, from, next_off, have;
+    uint32_t turn, flying, cap;
+    rg_decided_t *d;
+} rg_fetching_t;
+
+struct rg_quorum {
+    rg_port_t port; /* first */
+    rg_quorum_config_t c;
+    uint64_t bytes, terms, self;
+    uint64_t *set; /* members of a sub-group */
+    uint32_t n_set;
+
+    pthread_mutex_t lock; /* for these */
+    rg_gift_t *given;     /* begun, and not seen by the thread yet */
+    rg_decided_t *result;
+    rg_status_t status; /* without a result */
+    char text[256];
+    uint64_t newest;
+    atomic_int done;
+
+    /* The program's */
+    int begun, rejected; /* rejected: the program was told that it was late */
+    uint64_t round;      /* of the next call, or of what is begun */
+    rg_gift_t *mine;     /* what was given to it */
+    rg_gift_t *carry;    /* what was late */
+
+    /* The thread's: as a member */
+    uint64_t epoch, first;
+    rg_gift_t *gift;
+    int waiting;
+    rg_asked_t pull; /* that waits for the next gift */
+    int pulled;
+    int asking_news;
+    uint64_t again_ns;
+    rg_fetching_t fetch;
+    rg_decided_t **kept; /* by round modulo history */
+
+    /* The thread's: as the one who decides */
+    int ready;
+    uint64_t open; /* the round that is being decided */
+    rg_tally_t tally;
+    uint64_t prev_kth_ns;
+    uint32_t n_places, cap_places;
+    rg_place_t *places;
+    rg_asked_t *held; /* those who wait for results that are not decided */
+    uint32_t n_held, cap_held;
+};
+
+static inline uint32_t rg_quorum_chunk(const rg_quorum_t *q, uint64_t off) {
+    uint64_t left = off < q->bytes ? q->bytes - off : 0;
+    return left < RG_SERVICE_CHUNK ? (uint32_t)left : RG_SERVICE_CHUNK;
+}
+
+/* objects.c */
+rg_gift_t *rg_gift_new(uint64_t round, uint64_t bytes); /* bytes 0: nothing is given */
+void rg_gift_put(rg_gift_t *g);
+rg_decided_t *rg_decided_new(uint32_t n, uint64_t bytes);
+void rg_decided_put(rg_decided_t *d);
+rg_decided_t *rg_quorum_kept(const rg_quorum_t *q, uint64_t round); /* NULL: not kept */
+void rg_quorum_keep(rg_quorum_t *q, rg_decided_t *d);               /* takes it over */
+uint64_t rg_quorum_newest(const rg_quorum_t *q);                    /* that is kept; 0: none */
+uint64_t rg_quorum_kept_bits(const rg_quorum_t *q);
+void rg_quorum_forget(rg_quorum_t *q); /* frees what the thread owned */
+
+/* member.c */
+extern const rg_port_ops_t rg_quorum_port;
+void rg_quorum_fetch(rg_quorum_t *q, rg_sask_kind_t kind, uint64_t round, uint64_t from);
+void rg_quorum_fetch_stop(rg_quorum_t *q);
+
+/* decide.c */
+void rg_decide_view(rg_quorum_t *q); /* the view has changed */
+uint64_t rg_decide_step(rg_quorum_t *q, uint64_t now);
+void rg_decide_answered(rg_quorum_t *q, uint64_t peer, const rg_sask_t *ask, const uint8_t *bytes, int refused);
+void rg_decide_hold(rg_quorum_t *q, const rg_asked_t *a);
+void rg_quorum_answer_result(rg_quorum_t *q, const rg_asked_t *a, const rg_decided_t *d);
+void rg_decide_fetch_failed(rg_quorum_t *q, uint64_t from);
+
+#endif
