@@ -9,7 +9,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +20,11 @@ typedef struct head {
     uint64_t call;  /* hash of what is done with how many elements in which form */
     uint64_t epoch; /* of the members for whom the shares were cut */
     double bound;
-    uint32_t finite, pad;
+    uint32_t finite;
 } head_t;
+
+/* Of a head before its part: its fields in this order, the lowest byte first, and four bytes of 0. */
+#define HEAD_BYTES 32u
 
 /* Growing memory. */
 typedef struct room {
@@ -70,6 +72,34 @@ static int room_for(room_t *r, uint64_t bytes) {
     r->p = malloc((size_t)bytes);
     r->cap = r->p != NULL ? bytes : 0;
     return r->p != NULL;
+}
+
+static void put_u64(uint8_t *to, uint64_t v) {
+    for (int i = 0; i < 8; i++) to[i] = (uint8_t)(v >> 8 * i);
+}
+
+static uint64_t get_u64(const uint8_t *from) {
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++) v |= (uint64_t)from[i] << 8 * i;
+    return v;
+}
+
+static void put_head(uint8_t *to, const head_t *h) {
+    uint64_t bound;
+    memcpy(&bound, &h->bound, sizeof bound);
+    put_u64(to, h->call);
+    put_u64(to + 8, h->epoch);
+    put_u64(to + 16, bound);
+    put_u64(to + 24, h->finite);
+}
+
+/* A bound that is no number, which no sender of this library makes, counts as one that says nothing. */
+static head_t get_head(const uint8_t *from) {
+    head_t h = { .call = get_u64(from), .epoch = get_u64(from + 8), .finite = (uint32_t)get_u64(from + 24) };
+    uint64_t bound = get_u64(from + 16);
+    memcpy(&h.bound, &bound, sizeof bound);
+    if (!(h.bound >= 0)) h.bound = INFINITY;
+    return h;
 }
 
 static int floats_for(float **p, uint64_t *have, uint64_t n) {
@@ -162,7 +192,7 @@ static uint64_t slice_len(const attempt_t *a, uint32_t r) { return slice_at(a, r
 
 /* Of a head and the encoded slice. */
 static uint64_t part_bytes(const attempt_t *a, uint32_t r) {
-    return sizeof(head_t) + rg_quant_bytes(a->z->q.wire, slice_len(a, r));
+    return HEAD_BYTES + rg_quant_bytes(a->z->q.wire, slice_len(a, r));
 }
 
 static uint64_t mix(uint64_t h, uint64_t v) {
@@ -189,10 +219,10 @@ static uint64_t piece_of(const rg_quantiser_t *z, uint64_t n) {
 static int say(attempt_t *a, uint8_t *to, const float *v, uint64_t first, uint64_t n, float *kept) {
     rg_quantiser_t *z = a->z;
     head_t h = { .call = a->call, .epoch = a->epoch };
-    uint8_t *w = to + sizeof h;
+    uint8_t *w = to + HEAD_BYTES;
     h.finite = rg_quant_encode(&z->q, z->calls, first, v, n, w) == RG_OK;
     if (h.finite) h.bound = rg_quant_bound(&z->q, w, n);
-    memcpy(to, &h, sizeof h);
+    put_head(to, &h);
     if (kept == NULL || !h.finite) return h.finite;
     uint64_t step = piece_of(z, n);
     float *dec = (float *)z->piece.p;
@@ -216,7 +246,7 @@ static rg_status_t judge(attempt_t *a, const uint8_t *in, const uint64_t *at) {
     a->bound = 0;
     for (uint32_t r = 0; r < a->n; r++) {
         head_t h = { .call = a->call, .epoch = a->r.epoch, .finite = (uint32_t)a->finite };
-        if (at[r] != UINT64_MAX) memcpy(&h, in + at[r], sizeof h);
+        if (at[r] != UINT64_MAX) h = get_head(in + at[r]);
         if (h.epoch != a->r.epoch) return RG_ERR_PEER_LOST;
         if (h.call != a->call && st != RG_ERR_MISMATCH)
             st = rg_refuse(a->z->g, RG_ERR_MISMATCH,
@@ -290,9 +320,12 @@ static rg_status_t scatter(attempt_t *a, const float *v, float *kept) {
         if (r != a->rank) a->finite &= say(a, z->out.p + out_at[r], v + at, at, n, kept != NULL ? kept + at : NULL);
     }
     /* Who gets a part that may be used has to know of the others too. */
-    uint32_t finite = (uint32_t)a->finite;
-    for (uint32_t r = 0; r < a->n; r++)
-        if (r != a->rank) memcpy(z->out.p + out_at[r] + offsetof(head_t, finite), &finite, sizeof finite);
+    for (uint32_t r = 0; r < a->n; r++) {
+        if (r == a->rank) continue;
+        head_t h = get_head(z->out.p + out_at[r]);
+        h.finite = (uint32_t)a->finite;
+        put_head(z->out.p + out_at[r], &h);
+    }
     z->calls++;
     rg_status_t st =
         ended(a, rg_all_to_all_v(z->g, z->out.p, out, out_at, z->in.p, in, in_at, RG_U8, in_time(a), NULL));
@@ -303,7 +336,7 @@ static rg_status_t scatter(attempt_t *a, const float *v, float *kept) {
     if (mine) memset(sum, 0, (size_t)mine * sizeof *sum); /* with nothing to sum there may be no memory */
     for (uint32_t r = 0; st == RG_OK && r < a->n; r++) {
         if (r == a->rank) add_own(a, sum, v + from, mine);
-        else rg_quant_decode_add(z->q.wire, z->in.p + in_at[r] + sizeof(head_t), mine, sum);
+        else rg_quant_decode_add(z->q.wire, z->in.p + in_at[r] + HEAD_BYTES, mine, sum);
     }
     for (uint64_t i = 0; st == RG_OK && a->op == RG_AVG && i < mine; i++) sum[i] /= (float)a->n;
     if (a->op == RG_AVG) a->bound /= a->n;
@@ -324,10 +357,9 @@ static rg_status_t gather(attempt_t *a, const float *v, float *kept, double boun
     if (!room_for(&z->out, in[a->rank]) || !room_for(&z->in, all)) return no_memory(a);
     say(a, z->out.p, v, slice_at(a, a->rank), slice_len(a, a->rank), kept);
     z->calls++;
-    head_t h;
-    memcpy(&h, z->out.p, sizeof h);
+    head_t h = get_head(z->out.p);
     h.bound += bound;
-    memcpy(z->out.p, &h, sizeof h);
+    put_head(z->out.p, &h);
     rg_status_t st = ended(a, rg_all_gather_v(z->g, z->out.p, z->in.p, in, in_at, RG_U8, in_time(a), NULL));
     return st != RG_OK ? st : judge(a, z->in.p, in_at);
 }
@@ -338,10 +370,8 @@ static void take_all(attempt_t *a, float *out) {
     const uint64_t *in_at = z->sizes + a->n;
     a->bound = 0;
     for (uint32_t r = 0; r < a->n; r++) {
-        head_t h;
-        memcpy(&h, z->in.p + in_at[r], sizeof h);
-        a->bound = fmax(a->bound, h.bound);
-        rg_quant_decode(z->q.wire, z->in.p + in_at[r] + sizeof h, slice_len(a, r), out + slice_at(a, r));
+        a->bound = fmax(a->bound, get_head(z->in.p + in_at[r]).bound);
+        rg_quant_decode(z->q.wire, z->in.p + in_at[r] + HEAD_BYTES, slice_len(a, r), out + slice_at(a, r));
     }
 }
 
