@@ -1,7 +1,8 @@
 #!/bin/sh
 # Proves by symbol names that the pure parts cannot reach the world: usage pure.sh BUILD.
 # src/core may call mem{cpy,move,set,cmp} and what src/core and src/status.c define; algorithms/ and src/sched one another
-# and arithmetic; src/sched also needs memory, and formats text. Helpers that the compiler calls by itself are no calls.
+# and arithmetic; src/sched also needs memory, and formats text. The arithmetic of src/diloco may call sqrt
+# and qsort. Helpers that the compiler calls by itself are no calls.
 # Before it looks at anything it plants objects that call time() and rg_os_now_ns() and must find both: a checker that
 # cannot fire is no checker.
 set -eu
@@ -45,7 +46,8 @@ done
 
 bad=$(foreign "$core" "$tmp/core" "$build"/obj/src/core/*.o
       foreign "$algorithms" "$tmp/sched" "$build"/obj/algorithms/*.o
-      foreign "$sched" "$tmp/sched" "$build"/obj/src/sched/*.o)
+      foreign "$sched" "$tmp/sched" "$build"/obj/src/sched/*.o
+      foreign "$core|sqrt|qsort" /dev/null "$build"/obj/src/diloco/outer.o "$build"/obj/src/diloco/pack.o)
 if [ -n "$bad" ]; then
     echo "$bad"
     echo "pure: the core, the algorithms and the schedules must not reach the system: pass the value in as an event or argument"

@@ -1,0 +1,135 @@
+/* start.c: how a member gets what the others have: at the start, as a newcomer, and when one of them has just entered.
+ * Relies on rg_state_*. It must not make a round, but for the empty one that newcomers owe those who are in the middle
+ * of theirs. */
+#include "diloco/internal.h"
+
+#include "observe/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What this member has of its own beside its parameters began with another anchor. */
+static void begin_anew(rg_diloco_t *d) {
+    float *own[] = { d->off, d->offbuf, d->said, d->kept };
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (own[i]) memset(own[i], 0, (size_t)d->elements * sizeof *own[i]);
+    for (uint32_t p = 0; p < d->n; p++) {
+        const rg_dl_fragment_t *f = &d->fragment[p];
+        float *kept = rg_dl_kept(f->z, f->top, f->count);
+        if (kept) memset(kept, 0, (size_t)f->count * sizeof *kept);
+    }
+    rg_dl_forget(d);
+}
+
+rg_status_t rg_dl_sync(rg_diloco_t *d, char *text, size_t cap) {
+    rg_state_opts_t o = RG_STATE_OPTS_INIT;
+    rg_state_result_t r = RG_STATE_RESULT_INIT;
+    o.rule = RG_STATE_NEWEST;
+    o.timeout_ms = d->c.timeout_ms;
+    rg_status_t st = rg_state_sync(d->g, d->state, &o, &r);
+    if (st != RG_OK) {
+        snprintf(text, cap, "%s", r.text);
+        return st;
+    }
+    d->step = d->shared[0];
+    if (r.changed || d->fetched) begin_anew(d);
+    d->fetched = 0;
+    rg_dl_settle(d);
+    return RG_OK;
+}
+
+/* What turns floats into fewer bytes belongs to a group. What is kept goes with this member. */
+static rg_status_t make_codec(rg_diloco_t *d, rg_dl_fragment_t *f, rg_group_t *group, rg_error_t *err) {
+    rg_quant_t q = RG_QUANT_INIT(d->c.wire);
+    rg_topk_t t = RG_TOPK_INIT;
+    rg_feedback_t feedback = RG_FEEDBACK_INIT, *feeds = d->kept ? &feedback : NULL;
+    feedback.beta = d->c.feedback;
+    t.k = d->c.topk;
+    rg_status_t st = RG_OK;
+    if (t.k) st = rg_topk_reducer_create(group, &t, feeds, &f->top, err);
+    else if (d->c.wire != 0) st = rg_quantiser_create(group, &q, feeds, &f->z, err);
+    if (st != RG_OK || !d->kept) return st;
+    st = f->top ? rg_topk_keep(f->top, f->count) : rg_quantiser_keep(f->z, f->count);
+    if (st != RG_OK) return rg_fail(err, st, 0, "rg_diloco_start: no memory for error feedback");
+    memcpy(rg_dl_kept(f->z, f->top, f->count), d->kept + f->at, (size_t)f->count * sizeof(float));
+    return RG_OK;
+}
+
+static rg_status_t make_codecs(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) {
+    rg_status_t st = RG_OK;
+    for (uint32_t p = 0; st == RG_OK && p < d->n; p++) {
+        rg_dl_fragment_t *f = &d->fragment[p];
+        const float *had = d->kept ? rg_dl_kept(f->z, f->top, f->count) : NULL;
+        if (had) memcpy(d->kept + f->at, had, (size_t)f->count * sizeof *had);
+        rg_quantiser_destroy(f->z);
+        rg_topk_reducer_destroy(f->top);
+        f->z = NULL;
+        f->top = NULL;
+        st = make_codec(d, f, group, err);
+    }
+    return st;
+}
+
+rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) {
+    rg_status_t st = rg_dl_not_mine(d, "rg_diloco_start", err);
+    if (st != RG_OK) return st;
+    if (!group) return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_start: group is NULL");
+    st = rg_dl_prepare(d, err);
+    if (st != RG_OK) return st;
+    if (d->flying >=
+        0) { /* of a group that this member was in before, or before a repair; how it ended is known there */
+        rg_diloco_result_t before = RG_DILOCO_RESULT_INIT;
+        rg_dl_take_in(d, &before);
+    }
+    if (d->g != group) {
+        st = make_codecs(d, group, err);
+        if (st != RG_OK) return st;
+    }
+    rg_info_t info = RG_INFO_INIT;
+    st = rg_group_info(group, &info);
+    if (st != RG_OK) return rg_fail(err, st, 0, "rg_diloco_start: %s", rg_strerror(st));
+    rg_group_t *had = d->g;
+    char text[256] = "";
+    d->g = group;
+    d->world = info.world_size;
+    d->rank = info.rank;
+    st = rg_dl_sync(d, text, sizeof text);
+    if (st != RG_OK) {
+        d->g = NULL;
+        return rg_fail(err, st, 0, "rg_diloco_start: %s", text);
+    }
+    if (d->c.serve != RG_OFF && had != group) {
+        rg_state_serve_end(d->state);
+        st = rg_state_serve(group, d->state, NULL);
+        if (st != RG_OK) {
+            d->g = NULL;
+            return rg_fail(err, st, 0, "rg_diloco_start: the anchor cannot be served: %s; serve = RG_OFF does without",
+                           rg_strerror(st));
+        }
+    }
+    if (d->late && d->step) { /* the others have just sent a round, or are in this place too */
+        memset(d->d, 0, (size_t)d->most * sizeof *d->d);
+        rg_dl_send(d, 0, 1, RG_DL_EMPTY);
+    }
+    return RG_OK;
+}
+
+rg_status_t rg_diloco_join(rg_diloco_t *d, const rg_config_t *config, rg_group_t **out, rg_error_t *err) {
+    rg_status_t st = rg_dl_not_mine(d, "rg_diloco_join", err);
+    if (st != RG_OK) return st;
+    if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_join: out is NULL; pass the address of a pointer");
+    st = rg_dl_prepare(d, err);
+    if (st != RG_OK) return st;
+    rg_state_opts_t o = RG_STATE_OPTS_INIT;
+    rg_state_result_t r = RG_STATE_RESULT_INIT;
+    o.rule = RG_STATE_NEWEST;
+    st = rg_state_join(config, d->state, &o, out, &r, err);
+    /* What was fetched is not the anchor that this member's parameters began at. */
+    if (r.changed || r.pieces_received) d->fetched = 1;
+    if (st != RG_OK) return st;
+    st = rg_diloco_start(d, *out, err);
+    if (st == RG_OK) return RG_OK;
+    rg_group_destroy(*out);
+    *out = NULL;
+    return st;
+}
