@@ -188,6 +188,24 @@ static const char *given_by(const char *field, const char *variable, int from_va
     return from_variable ? variable : field;
 }
 
+#define NAMED(rows)                                                                                                    \
+    if (i < COUNT(rows)) return (rows)[i].variable;                                                                    \
+    i -= (uint32_t)COUNT(rows)
+
+const char *rg_config_variable(uint32_t i) {
+    static const struct {
+        const char *variable;
+    } elsewhere[] = { { "RG_LOG" }, { "RG_SIMD" } };
+    NAMED(config_strings);
+    NAMED(config_numbers);
+    NAMED(config_choices);
+    NAMED(coordinator_strings);
+    NAMED(coordinator_numbers);
+    NAMED(coordinator_choices);
+    NAMED(elsewhere);
+    return NULL;
+}
+
 /* ---- Numbers and choices ---------------------------------------------------------------------------------------- */
 
 /* Decimal digits only: no sign, no blanks, no suffix whose meaning would have to be guessed. */

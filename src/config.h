@@ -25,6 +25,7 @@ rg_status_t rg_config_resolve(const rg_config_t *in, uint32_t flags, rg_config_t
 rg_status_t rg_coordinator_config_resolve(const rg_coordinator_config_t *in, rg_coordinator_config_t *out,
                                           char **strings, rg_error_t *err);
 void rg_config_free(char *strings); /* NULL is fine */
+const char *rg_config_variable(uint32_t i); /* names of all RG_* variables, some twice, in no order; NULL at the end */
 
 /* NULL gives the defaults. timeout_ms 0 and on_fault 0 become those of the resolved configuration. */
 rg_status_t rg_opts_resolve(const rg_opts_t *in, const rg_config_t *config, rg_opts_t *out, rg_error_t *err);

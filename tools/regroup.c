@@ -18,6 +18,7 @@ static const char tool_help[] =
     "  stress        kill, stop and cut off workers of a group at random and check that it holds\n"
     "  status        show the members that a coordinator knows\n"
     "  keygen        make a group key or certificates for TLS\n"
+    "  doctor        look for what is wrong on this host, and say how to mend it\n"
     "  version       print the version\n"
     "\n"
     "`regroup COMMAND --help` says more. Exit code: 0 success, 1 failure, 2 wrong usage.\n"
@@ -74,7 +75,8 @@ int main(int argc, char **argv) {
                      { "tune", tool_tune },
                      { "stress", tool_stress },
                      { "stress-worker", tool_stress_worker },
-                     { "keygen", tool_keygen } };
+                     { "keygen", tool_keygen },
+                     { "doctor", tool_doctor } };
     const char *name = argc > 1 ? argv[1] : NULL;
     if (!name) {
         fputs(tool_help, stderr);

@@ -1,6 +1,6 @@
 /* tool.h: what the subcommands of `regroup` share. They use the library through regroup.h only (but for model.h, which
- * looks at its pure part, and keygen.c, which makes keys with its help), print results on standard output and
- * everything else on standard error, and end with one of three exit codes. */
+ * looks at its pure part, keygen.c, which makes keys with its help, and doctor*.c, which ask it what it would choose),
+ * print results on standard output and everything else on standard error, and end with one of three exit codes. */
 #ifndef RG_TOOL_H
 #define RG_TOOL_H
 
@@ -20,6 +20,7 @@ int tool_tune(int argc, char **argv);
 int tool_stress(int argc, char **argv);
 int tool_stress_worker(int argc, char **argv); /* started by tool_stress() alone */
 int tool_keygen(int argc, char **argv);
+int tool_doctor(int argc, char **argv);
 
 /* Runs member(arg) in n forked processes with a coordinator of their own, which the environment (RG_...) tells them;
  * the group is called like the command. Returns the first code other than 0 that one of them ends with. */

@@ -34,9 +34,9 @@ seen() { # TEXT FILE: waits up to 20 s
 ok no_command__usage exits 2
 ok unknown_command__usage both 2 "no command" frobnicate
 ok help__on_standard_output both 0 "usage: regroup" --help
-for c in coordinator run bench explain tune stress status keygen; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
+for c in coordinator run bench explain tune stress status keygen doctor; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
 ok version__printed both 0 "regroup [0-9]" version
-for c in coordinator run bench explain tune stress status keygen; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
+for c in coordinator run bench explain tune stress status keygen doctor; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
 ok run__without_a_program both 2 "no program" run -n 2
 ok run__bad_fault both 2 "\"1\" is not what --kill takes" run -n 2 --kill 1 -- true
 ok run__bad_number_of_a_short_option both 2 "\"none\" is not what --peers takes" run -n none -- true
@@ -49,6 +49,21 @@ ok run__bad_time both 2 "\"soon\" is not what --join takes" run -n 2 --join soon
 ok bench__unknown_collective both 2 "no collective" bench all_scatter
 ok bench__sizes_the_wrong_way_round both 2 "larger" bench all_reduce -b 2M -e 1M
 ok status__nobody_there both 1 "127.0.0.1:1" status 127.0.0.1:1 --timeout 2
+# What is wrong, and what to do about it; warnings count only when asked.
+doctor() { # VARIABLE=VALUE CODE TEXT ARGUMENTS...
+    local -x "$1"
+    shift
+    both "$@"
+}
+ok doctor__this_host both 0 " ok, .* 0 bad" doctor
+ok doctor__says_what_members_are_told says '^[a-z]* *address '
+ok doctor__nobody_there both 1 "BAD *coordinator .*127.0.0.1:1" doctor 127.0.0.1:1 --timeout 2
+ok doctor__misspelt_variable doctor RG_SUCESSION=on 0 "did you mean RG_SUCCESSION" doctor
+ok doctor__misspelt_variable__strict doctor RG_SUCESSION=on 1 "RG_SUCESSION is none" doctor --strict
+ok doctor__bad_value doctor RG_RAILS=99 1 "BAD *variables *RG_RAILS is 99" doctor
+ok doctor__no_such_interface doctor RG_INTERFACE=nonesuch 1 "BAD *address .*nonesuch" doctor
+ok doctor__no_key_in_the_file doctor RG_TLS_PSK_FILE=/dev/null 1 "BAD *tls .*/dev/null" doctor
+ok doctor__json both 1 '"what":"coordinator","state":"BAD"' doctor 127.0.0.1:1 --json
 ok coordinator__address_that_is_none exits 1 coordinator --listen nonsense
 
 ok run__all_well both 0 "3 peers, 0 killed, 0 failed" run -n 3 -- sh -c 'echo hello $RG_ORDER of $RG_MIN_SIZE'
@@ -81,6 +96,7 @@ one=$!
 ok status__a_member_that_waits known
 ok status__shows_the_group both 0 "group pair" status "$address"
 ok status__shows_hosts_and_links says 'host .*site .*links'
+ok doctor__coordinator_that_answers both 0 "ok *coordinator .* 1 group$" doctor "$address"
 ok status__json both 0 '"name":"pair"' status "$address" --json
 pair "$tmp/b1" &
 two=$!
