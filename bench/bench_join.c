@@ -199,12 +199,17 @@ static double bare_tcp(uint64_t bytes, uint64_t rate) {
     uint64_t got = 0;
     pthread_t thread;
     if (!buf || bind(l, (struct sockaddr *)&a, len) || listen(l, 1) || getsockname(l, (struct sockaddr *)&a, &len) ||
-        connect(out, (struct sockaddr *)&a, len))
+        connect(out, (struct sockaddr *)&a, len)) {
+        free(buf);
         return 0;
+    }
     int in = accept(l, NULL, NULL);
     pipe_end_t e = { out, bytes, rate };
     double start = now();
-    if (in < 0 || pthread_create(&thread, NULL, send_all, &e)) return 0;
+    if (in < 0 || pthread_create(&thread, NULL, send_all, &e)) {
+        free(buf);
+        return 0;
+    }
     for (ssize_t n; (n = recv(in, buf, MIB, 0)) > 0;) got += (uint64_t)n;
     double took = now() - start;
     pthread_join(thread, NULL);

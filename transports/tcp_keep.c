@@ -5,6 +5,7 @@
  * Through a relay, and under TLS, a kernel's word is not the peer's: there it sends acknowledgements of its own.
  * Relies on SIOCOUTQ, and on the receiving end, which reads a broken connection to its end before it says how far it
  * came. Must not read a caller's buffer whose operation has completed. */
+#include "assume.h"
 #include "tcp_internal.h"
 
 #include <linux/sockios.h>
@@ -147,6 +148,7 @@ static int ring_room(conn_t *c, uint32_t n) {
     uint8_t *ring = cap > RING_MOST ? NULL : malloc(cap);
     if (!ring) return k->ring_to - k->ring_from + n <= k->ring_cap ? 0 : -1;
     for (uint64_t p = k->ring_from; p < k->ring_to;) {
+        RG_ASSUME(k->ring_cap); /* something is in the ring */
         uint64_t run = k->ring_cap - p % k->ring_cap, to_run = cap - p % cap, left = k->ring_to - p;
         run = run < to_run ? run : to_run;
         run = run < left ? run : left;

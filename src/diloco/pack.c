@@ -1,5 +1,6 @@
 /* pack.c: which part of which tensor belongs to which fragment, and when a fragment is sent. All members compute this
  * from the same names and counts, so it must not depend on anything else. No memory of its own. */
+#include "assume.h"
 #include "diloco/outer.h"
 
 #include <stdlib.h>
@@ -73,6 +74,7 @@ uint32_t rg_pack(const rg_pack_tensor_t *t, uint32_t n, uint32_t fragments, rg_p
     if (all == 0) fragments = 0;
     uint32_t made = cut(t, n, UINT64_MAX / 2, piece);
     if (!fill(piece, made, fragments, sizes)) {
+        RG_ASSUME(fragments); /* none are always of like size */
         uint64_t share = all / ((uint64_t)fragments * 16);
         made = cut(t, n, share + 1, piece);
         fill(piece, made, fragments, sizes);

@@ -3,6 +3,7 @@
  * them. Every part begins with a head that says what its sender takes the call for, so that all members come to one
  * conclusion from the same heads. Relies on the public operations ending alike on all members, and on the codecs; must
  * not touch the caller's output before the last part has ended well. */
+#include "assume.h"
 #include "api.h"
 #include "config.h"
 #include "regroup_quant.h"
@@ -183,6 +184,7 @@ rg_status_t rg_quantiser_keep(rg_quantiser_t *z, uint64_t n) {
 /* Where slice r begins: whole units shared out evenly, the first ranks having one more where it does not divide. */
 static uint64_t slice_at(const attempt_t *a, uint32_t r) {
     if (a->equal) return a->count * r;
+    RG_ASSUME(a->n); /* a group has members */
     uint64_t units = a->count / a->unit + (a->count % a->unit != 0), each = units / a->n, more = units % a->n;
     uint64_t at = (each * r + (r < more ? r : more)) * a->unit;
     return at < a->count ? at : a->count;

@@ -1,6 +1,7 @@
 /* service.c: see service.h. What the engine tells comes with the group's lock held and is only queued; the thread takes
  * the group's lock for no longer than a question or a look at the view takes. An answer that arrives is copied, under
  * the group's lock, once. It must not hold its own lock while it takes the group's. */
+#include "assume.h"
 #include "quorum/service.h"
 
 #include "engine/lifecycle.h"
@@ -232,6 +233,7 @@ static void service_free(rg_service_t *sv) {
     while (sv->pending) {
         pending_t *p = sv->pending;
         pending_unlink(p);
+        RG_ASSUME(sv->pending != p);
         free(p);
     }
     while (sv->first) {

@@ -219,8 +219,8 @@ static uint32_t get_12(const uint8_t *w, uint32_t i) {
 /* ---- Whole ------------------------------------------------------------------------------------------------------- */
 
 rg_status_t rg_topk_encode(const rg_topk_t *t, const float *x, uint64_t n, void *bytes) {
-    uint16_t at[CHUNK];
-    float v[CHUNK], full[CHUNK];
+    uint16_t at[CHUNK] = { 0 };
+    float v[CHUNK] = { 0 }, full[CHUNK];
     uint8_t *w = bytes;
     if (rg_topk_wrong(t) || (n != 0 && (x == NULL || bytes == NULL))) return RG_ERR_INVALID;
     for (uint64_t first = 0; first < n; first += CHUNK) {

@@ -72,9 +72,8 @@ struct rg_serve {
     uint64_t *gone;  /* bitmap: pieces that were overwritten, with no room for a copy */
     uint8_t **aside; /* contents as they were in the snapshot, of pieces that may have been written */
     uint64_t aside_bytes;
-    rg_hash_t *hashes, root;
+    rg_hash_t *hashes, *groups, root;
     XXH3_state_t *hasher;
-    uint8_t *hash_scratch;
 };
 
 static int usable(const rg_state_t *s) { return s->serve && !rg_group_inherited(s->serve->g); }
@@ -215,9 +214,8 @@ static void snapshot_begin(rg_serve_t *v) {
     pthread_mutex_unlock(&v->lock);
     if (!v->on) return;
     for (uint32_t p = 0; p < s->n_pieces; p++) hash_piece(v, p);
-    rg_hash_t *groups = (rg_hash_t *)(void *)v->hash_scratch;
-    rg_hash_groups(v->hashes, s->n_pieces, groups);
-    v->root = rg_hash_root(&s->layout, groups, rg_piece_groups(s->n_pieces));
+    rg_hash_groups(v->hashes, s->n_pieces, v->groups);
+    v->root = rg_hash_root(&s->layout, v->groups, rg_piece_groups(s->n_pieces));
     RG_LOGF(&v->g->log, RG_LOG_INFO, "state: snapshot %llu of revision %llu for newcomers: %llu bytes%s",
             (unsigned long long)v->snapshot, (unsigned long long)v->snapshot_revision, (unsigned long long)s->bytes,
             v->whole ? "" : ", not whole");
@@ -434,7 +432,7 @@ static void serve_free(rg_serve_t *v) {
     free(v->open);
     free(v->gone);
     free(v->hashes);
-    free(v->hash_scratch);
+    free(v->groups);
     XXH3_freeState(v->hasher);
     pthread_mutex_destroy(&v->q_lock);
     pthread_cond_destroy(&v->q_cond);
@@ -482,9 +480,9 @@ static rg_serve_t *serve_new(rg_group_t *g, rg_state_t *s, const rg_state_serve_
     v->gone = calloc(words, sizeof *v->gone);
     v->aside = calloc(n + 1, sizeof *v->aside);
     v->hashes = calloc(n + 1, sizeof *v->hashes);
-    v->hash_scratch = calloc(rg_piece_groups((uint32_t)n) + 1, sizeof(rg_hash_t));
+    v->groups = calloc(rg_piece_groups((uint32_t)n) + 1, sizeof *v->groups);
     v->hasher = XXH3_createState();
-    if (v->open && v->gone && v->aside && v->hashes && v->hash_scratch && v->hasher) return v;
+    if (v->open && v->gone && v->aside && v->hashes && v->groups && v->hasher) return v;
     serve_free(v);
     return NULL;
 }
