@@ -3,7 +3,6 @@
  * bytes. It relies on libuv for readiness and timers and on jansson for the roll.
  * It must not trust a connection: until a first frame names a group, a connection may hold 4 KiB for 5 seconds, there
  * are at most CO_STRANGERS of them, and the oldest makes room; later ones are bounded per group and per queue. */
-#include "assume.h"
 #include "regroup.h"
 
 #include "config.h"
@@ -778,10 +777,7 @@ static void *co_main(void *arg) {
 
 static void co_free(rg_coordinator_t *co) {
     for (uint32_t k = 0; k < co->n_listen; k++) close(co->listen_fd[k]);
-    for (uint32_t i = 0; i < co->n_groups; i++) {
-        RG_ASSUME(co->groups); /* grown before n_groups is */
-        co_group_free(co->groups[i]);
-    }
+    for (uint32_t i = 0; co->groups && i < co->n_groups; i++) co_group_free(co->groups[i]);
     rg_tls_close(co->tls);
     while (co->guests) {
         struct co_guest *g = co->guests;
