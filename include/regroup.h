@@ -57,7 +57,9 @@ const char *rg_version(void);
     X(ERR_CLOSED, -15, "the group was left or the request is finished", "do not use the handle any more")              \
     X(ERR_PROTOCOL, -16, "a peer broke the protocol", "check that all members run the same version")                   \
     X(ERR_REFUSED, -17, "the coordinator refused", "see the text")                                                     \
-    X(ERR_BUG, -18, "internal error", "please report it; the group is over, the process is not")
+    X(ERR_BUG, -18, "internal error", "please report it; the group is over, the process is not")                       \
+    X(ERR_CAPACITY, -19, "the result has more than there is room for",                                                 \
+      "give the room that the call names; all have it alike")
 
 typedef enum rg_status {
 #define RG_STATUS_ENUM(name, value, text, action) RG_##name = value,

@@ -104,6 +104,101 @@ rg_status_t rg_topk_all_reduce(rg_topk_reducer_t *z, const float *in, float *out
 float *rg_topk_kept(rg_topk_reducer_t *z, uint64_t *n);
 rg_status_t rg_topk_keep(rg_topk_reducer_t *z, uint64_t n);
 
+/* ---- Lists of elements --------------------------------------------------------------------------------------------
+ *
+ * A vector of n elements of which only some are there, in ascending order: `values` of them at val, and at idx where
+ * they belong. idx holds, in the machine's byte order:
+ *
+ *   RG_INDEX_U32     a uint32_t for each; n up to 2^32
+ *   RG_INDEX_U64     a uint64_t for each
+ *   RG_INDEX_U16     for each 65536 elements of the vector a uint32_t, how many of them are there; then a uint16_t for
+ *                    each element that is there, its place among the 65536
+ *   RG_INDEX_U12     for each 4096 elements a uint16_t, how many; then 12 bits for each that is there, two in three
+ *                    bytes, the lower bits first
+ *   RG_INDEX_BITMAP  a bit for each of the n, element i being bit i % 8 of byte i / 8
+ *   RG_INDEX_BLOCKS  a bit for each `block` elements; the values of such a block (the last may be short) are all there
+ *   RG_INDEX_DENSE   nothing: all n are there
+ *
+ * Bits behind the last element or block are 0. U16 and U12 need idx aligned for their counts. */
+typedef enum rg_index {
+    RG_INDEX_U32 = 1,
+    RG_INDEX_U64 = 2,
+    RG_INDEX_U16 = 3,
+    RG_INDEX_U12 = 4,
+    RG_INDEX_BITMAP = 5,
+    RG_INDEX_BLOCKS = 6,
+    RG_INDEX_DENSE = 7
+} rg_index_t;
+
+typedef struct rg_sparse {
+    uint32_t size; /* sizeof(rg_sparse_t) */
+    rg_index_t index;
+    rg_dtype_t dtype; /* F32, BF16 or F16 */
+    uint32_t block;   /* RG_INDEX_BLOCKS: a power of two up to 4096; 0: 256 */
+    uint64_t n;
+    uint64_t values; /* at val; of a result, before the call: for how many there is room */
+    void *idx, *val; /* only read of an input */
+} rg_sparse_t;
+#define RG_SPARSE_INIT                                                                                                 \
+    { (uint32_t)sizeof(rg_sparse_t), RG_INDEX_U32, RG_F32, 0, 0, 0, 0, 0 }
+
+/* Bytes at idx for so many values; 0 for DENSE and for what is unknown. */
+uint64_t rg_sparse_index_bytes(rg_index_t index, uint32_t block, uint64_t n, uint64_t values);
+
+/* INVALID, with a text, when s is not as said above: unknown, unsorted, twice, out of range, counts that are wrong. */
+rg_status_t rg_sparse_check(const rg_sparse_t *s, rg_error_t *err);
+
+/* The elements of x (s->n of them, of s->dtype) that are not zero, and of BLOCKS the blocks that have one, to s, whose
+ * other members say what it is to be and have room for s->values; s->values becomes their number. CAPACITY when there
+ * are more: s->values then says how many, and nothing else was written. */
+rg_status_t rg_sparse_from_dense(const void *x, rg_sparse_t *s, rg_error_t *err);
+
+/* All n elements, zero where s has none. INVALID as rg_sparse_check. */
+rg_status_t rg_sparse_to_dense(const rg_sparse_t *s, void *x, rg_error_t *err);
+
+typedef enum rg_sparse_result {
+    RG_SPARSE_UNION = 0, /* every element that some member has */
+    RG_SPARSE_TOPK = 1,  /* of those the `topk` of largest magnitude; ties: the lower index */
+    RG_SPARSE_AUTO = 2   /* the union; but dense, which out->index then says, where U32 indices and values would be more
+                            bytes than n values and all members have room for n */
+} rg_sparse_result_t;
+
+/* How the bytes travel; the result is the same, bit for bit. AUTO takes for every part what is fewest bytes. */
+typedef enum rg_sparse_algorithm {
+    RG_SPARSE_BY_SIZE = 0,
+    RG_SPARSE_GATHER = 1, /* everybody gets everybody's list */
+    RG_SPARSE_SPLIT = 2,  /* each member adds up a part of the vector, from lists, and sends a list of the sums */
+    RG_SPARSE_HYBRID = 3, /* the same, but sends all sums of the part */
+    RG_SPARSE_FULL = 4    /* all elements both ways */
+} rg_sparse_algorithm_t;
+
+typedef struct rg_sparse_how {
+    uint32_t size; /* sizeof(rg_sparse_how_t) */
+    rg_sparse_op_t op;
+    rg_sparse_result_t result;
+    rg_sparse_algorithm_t algorithm;
+    uint64_t topk; /* RG_SPARSE_TOPK */
+} rg_sparse_how_t;
+#define RG_SPARSE_HOW_INIT                                                                                             \
+    { (uint32_t)sizeof(rg_sparse_how_t), RG_SPARSE_SUM, RG_SPARSE_UNION, RG_SPARSE_BY_SIZE, 0 }
+
+/* Holds the memory that its calls use. The group may be a sub-group; it outlives the reducer. One thread at a time.
+ * INVALID, NOMEM. */
+typedef struct rg_sparse_reducer rg_sparse_reducer_t;
+rg_status_t rg_sparse_reducer_create(rg_group_t *group, rg_sparse_reducer_t **out, rg_error_t *err);
+void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z);
+
+/* The members' lists, brought together. n, dtype and how are equal on all members (else MISMATCH); the form of indices
+ * is each one's own, of the input and of the result, but for BLOCKS, which all inputs are, with the same block, or
+ * none, and results can only be where inputs are. out->values says for how many out has room. Where the result has more
+ * than the smallest room among the members, all get CAPACITY, nothing is written, and out->values says how many it has,
+ * everywhere alike. A list that is wrong anywhere is INVALID everywhere, naming the rank. The buffers of in and out do
+ * not overlap, unless both are dense: then they may be the same. The result is the same on all members, bit for bit,
+ * whatever the algorithm, the forms of indices and the timing. A lost member is handled as on_fault says. Of opts, tag,
+ * timeout_ms, on_fault and result count; the bytes in the result are those of the whole call. */
+rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
+                                 const rg_sparse_how_t *how, const rg_opts_t *opts);
+
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif

@@ -44,7 +44,7 @@ Test(status, texts__every_code__those_of_the_list) {
 }
 
 Test(status, texts__unknown_code__says_so) {
-    int unknown[] = { 2, -19, -32767, 12345 };
+    int unknown[] = { 2, -20, -32767, 12345 };
     for (size_t i = 0; i < 4; i++) {
         cr_assert_str_eq(rg_status_name((rg_status_t)unknown[i]), "RG_?");
         cr_assert_str_eq(rg_strerror((rg_status_t)unknown[i]), "unknown status");

@@ -1,0 +1,134 @@
+/* list.h: what the files of sparse lists share: lists in the caller's forms, windows of elements, and the forms in
+ * which parts of lists travel. Everything is looked at through windows of 4096 elements, in ascending order, so that no
+ * part needs to know how another keeps its indices. Included by src/sparse only. */
+#ifndef RG_SPARSE_LIST_H
+#define RG_SPARSE_LIST_H
+
+#include "kernels/kernels.h"
+#include "regroup_sparse.h"
+
+#define RG_WINDOW 4096u
+
+/* Elements first to first + len - 1 of a vector; has[i / 64] >> i % 64 says whether element first + i is there. */
+typedef struct rg_window {
+    uint64_t has[RG_WINDOW / 64];
+    float v[RG_WINDOW];
+} rg_window_t;
+
+/* Conversions between the caller's type and f32, for the two directions. */
+typedef struct rg_casts {
+    rg_red_t in, out;
+    uint32_t width;
+} rg_casts_t;
+int rg_casts_init(rg_casts_t *c, rg_dtype_t dtype); /* 0: not a type of lists */
+
+/* ---- The caller's lists (list.c) --------------------------------------------------------------------------------- */
+
+typedef enum rg_flaw {
+    RG_FLAW_NONE,
+    RG_FLAW_FORM,   /* unknown index, type or block; n too large */
+    RG_FLAW_NULL,   /* no memory where there should be some */
+    RG_FLAW_ORDER,  /* not ascending, or twice */
+    RG_FLAW_RANGE,  /* beyond n */
+    RG_FLAW_COUNT,  /* counts or bits do not come to `values` */
+    RG_FLAW_MEMORY, /* of the member, not of the list */
+    RG_FLAW_ROOM,   /* no room for a dense result */
+    RG_FLAW_BYTES   /* what arrived was not made by this library */
+} rg_flaw_t;
+const char *rg_flaw_text(rg_flaw_t flaw);
+
+uint32_t rg_sparse_block(const rg_sparse_t *s);
+/* All but the places of the elements. */
+rg_flaw_t rg_list_form(const rg_sparse_t *s);
+/* The places of all elements, to at[0..s->values). */
+rg_flaw_t rg_list_places(const rg_sparse_t *s, uint64_t *at);
+
+/* Writes a list, window by window. Only places are given to it where the room is known to do. */
+typedef struct rg_writer {
+    rg_sparse_t *s;
+    const rg_casts_t *casts;
+    uint64_t have;
+} rg_writer_t;
+void rg_writer_begin(rg_writer_t *w, rg_sparse_t *s, const rg_casts_t *casts);
+void rg_writer_window(rg_writer_t *w, uint64_t first, uint32_t len, const rg_window_t *win);
+void rg_writer_end(rg_writer_t *w);
+
+/* ---- Parts that travel (slice.c) --------------------------------------------------------------------------------- */
+
+typedef enum rg_slice_kind {
+    RG_SLICE_NONE,   /* no element; no bytes */
+    RG_SLICE_RICE,   /* distances, as Golomb and Rice write them */
+    RG_SLICE_BITMAP, /* a bit for each element */
+    RG_SLICE_BLOCKS, /* a bit for each block, all elements of which are there */
+    RG_SLICE_DENSE,  /* all values; those that are not there have all bits set, which is a NaN */
+    RG_SLICE_LIST    /* does not travel: places and values as they are */
+} rg_slice_kind_t;
+#define RG_SLICE_SPARSE 0x0eu /* kinds that may be chosen, as bits */
+#define RG_SLICE_ANY 0x1eu
+#define RG_SLICE_ONLY_DENSE 0x10u
+
+/* k elements of the part [base, base + len) of a vector, with values of `width` bytes. block: what BLOCKS are of; 0:
+ * there are none. */
+typedef struct rg_part {
+    uint64_t base, len, k;
+    const uint64_t *at;
+    const uint8_t *val;
+    uint32_t width, block;
+} rg_part_t;
+
+typedef struct rg_slice {
+    rg_slice_kind_t kind;
+    uint32_t shift; /* RICE: bits of a distance that are written as they are */
+    uint64_t bytes;
+} rg_slice_t;
+
+/* The kind of fewest bytes among those allowed; where values forbid what is allowed, another. */
+rg_slice_t rg_slice_choose(const rg_part_t *p, uint32_t allowed);
+void rg_slice_write(const rg_part_t *p, const rg_slice_t *s, uint8_t *to);
+
+/* Reads a part, window by window. The bytes may come from anywhere. */
+typedef struct rg_cursor {
+    rg_slice_kind_t kind;
+    const rg_casts_t *casts;
+    const uint8_t *bits, *val;
+    uint64_t bits_len, bit; /* RICE: in bits */
+    uint64_t base, len, left, next;
+    const uint64_t *at;
+    uint32_t shift, block;
+    int bad;
+} rg_cursor_t;
+void rg_cursor_open(rg_cursor_t *c, const rg_part_t *p, rg_slice_kind_t kind, const uint8_t *bytes, uint64_t n,
+                    const rg_casts_t *casts);
+/* No element lies before this, relative to base; len when there is none. */
+uint64_t rg_cursor_next(const rg_cursor_t *c);
+/* Elements first to first + len - 1, relative to base, first and len being whole windows but for the end. Later windows
+ * only. */
+void rg_cursor_window(rg_cursor_t *c, uint64_t first, uint32_t len, rg_window_t *win);
+/* Whether everything has been read and nothing was wrong. */
+int rg_cursor_good(const rg_cursor_t *c);
+
+/* ---- Bringing together (merge.c) --------------------------------------------------------------------------------- */
+
+#define RG_SHARED UINT16_MAX
+
+/* Elements in ascending order, with values in the caller's type; who: the rank of the only one that had it, or
+ * RG_SHARED. */
+typedef struct rg_merged {
+    uint64_t n, cap;
+    uint64_t *at;
+    uint8_t *val;
+    uint16_t *who;
+} rg_merged_t;
+
+/* What the cursors of all ranks have, brought together in the order of ranks. 0: one of them was wrong, or m is full.
+ */
+int rg_merge(rg_cursor_t *cursors, uint32_t ranks, uint64_t base, uint64_t len, rg_sparse_op_t op,
+             const rg_casts_t *casts, rg_merged_t *m);
+
+/* Keeps the k elements of largest magnitude. mag has room for m->n. */
+void rg_merged_topk(rg_merged_t *m, uint64_t k, const rg_casts_t *casts, uint32_t *mag);
+
+/* What one member alone has becomes this: v of n elements. */
+void rg_merge_alone(float *v, uint32_t n, rg_sparse_op_t op, uint32_t ranks);
+
+#endif

@@ -1,0 +1,510 @@
+/* reduce.c: an all-reduce of sparse lists. Heads tell every member what every other takes the call for, whether its
+ * list is sound and how large its parts are; then the parts travel to the members that add them up, and the sums to
+ * everybody. What a member alone has is not sent back to it: it has it already, and knows from its not being mentioned
+ * that nobody else has it. So the bytes are never more than those of sending every list to everybody, and nothing has
+ * to be guessed about how much the lists have in common. Relies on frame.h and list.h; must not write to the caller's
+ * result before the last operation has ended well on all members. */
+#include "sparse/frame.h"
+#include "sparse/list.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a member says to another before the parts travel. kind_bytes: of the part, the kind in the upper 8 bits.
+ * count_flaw: elements of the part, and what is wrong with the sender's list, likewise. */
+typedef struct head {
+    uint64_t call, epoch, room, kind_bytes, count_flaw;
+} head_t;
+
+/* And before the sums do. */
+typedef struct told {
+    uint64_t kind_bytes, count_flaw; /* count: of the whole part, what is left out for the receiver included */
+    uint64_t sent;                   /* elements that travel */
+} told_t;
+
+#define TOP_SHIFT 56
+#define TOP_MASK ((1ull << TOP_SHIFT) - 1)
+
+struct rg_sparse_reducer {
+    rg_group_t *g;
+    rg_room_t places, small, out, in, part_at, part_val, part_who, some_at, some_val, pick_at, pick_val, pick_who, mag;
+};
+
+typedef struct job {
+    rg_sparse_reducer_t *z;
+    rg_frame_t f;
+    const rg_sparse_t *in;
+    rg_sparse_t *to;
+    rg_sparse_how_t how;
+    rg_casts_t casts;
+    rg_flaw_t flaw; /* of this member's list */
+    uint64_t room;  /* of this member; UINT64_MAX: any */
+    uint32_t block;
+    int gather; /* everybody gets everybody's list */
+    /* Of an attempt; in z->small */
+    head_t *heads_out, *heads_in;
+    told_t *told_out, *told_in;
+    uint64_t *counts_out, *at_out, *counts_in, *at_in;
+    rg_slice_t *slices;
+    rg_cursor_t *cursors;
+    rg_merged_t part;                  /* what this member adds up */
+    rg_merged_t pick;                  /* of all parts, for TOPK */
+    uint64_t found, total, least_room; /* total: values of the result */
+} job_t;
+
+rg_status_t rg_sparse_reducer_create(rg_group_t *group, rg_sparse_reducer_t **out, rg_error_t *err) {
+    if (group == NULL || out == NULL)
+        return rg_fail(err, RG_ERR_INVALID, 0, "rg_sparse_reducer_create: %s is NULL", out == NULL ? "out" : "group");
+    rg_sparse_reducer_t *z = calloc(1, sizeof *z);
+    if (z == NULL) return rg_fail(err, RG_ERR_NOMEM, 0, "rg_sparse_reducer_create: no memory");
+    z->g = group;
+    *out = z;
+    return RG_OK;
+}
+
+void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z) {
+    if (z == NULL) return;
+    rg_room_t *rooms[] = { &z->places,   &z->small,    &z->out,     &z->in,       &z->part_at,
+                           &z->part_val, &z->part_who, &z->some_at, &z->some_val, &z->pick_at,
+                           &z->pick_val, &z->pick_who, &z->mag };
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) free(rooms[i]->p);
+    free(z);
+}
+
+/* ---- Parts ------------------------------------------------------------------------------------------------------- */
+
+/* Parts begin at whole blocks and whole words of bitmaps; those of long vectors at whole windows. */
+static uint64_t part_at(const job_t *j, uint32_t r) {
+    uint64_t unit = j->in->n / j->f.n >= 64 * RG_WINDOW ? RG_WINDOW : j->block > 64 ? j->block : 64;
+    uint64_t units = j->in->n / unit + (j->in->n % unit != 0), each = units / j->f.n, more = units % j->f.n;
+    uint64_t at = (each * r + (r < more ? r : more)) * unit;
+    return at < j->in->n ? at : j->in->n;
+}
+
+/* The first of this member's elements that is not before `from`. */
+static uint64_t first_at(const job_t *j, uint64_t from) {
+    const uint64_t *at = (const uint64_t *)j->z->places.p;
+    uint64_t low = 0, high = j->in->values;
+    while (low < high) {
+        uint64_t mid = low + (high - low) / 2;
+        if (at[mid] < from) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
+/* This member's elements of part r, or, to gather, of everything. */
+static rg_part_t own_part(const job_t *j, uint32_t r) {
+    uint64_t base = j->gather ? 0 : part_at(j, r), end = j->gather ? j->in->n : part_at(j, r + 1);
+    rg_part_t p = { .base = base, .len = end - base, .width = j->casts.width, .block = j->block };
+    if (j->flaw != RG_FLAW_NONE) return p;
+    uint64_t first = first_at(j, base);
+    p.k = first_at(j, end) - first;
+    p.at = (const uint64_t *)j->z->places.p + first;
+    p.val = (const uint8_t *)j->in->val + first * p.width;
+    return p;
+}
+
+static rg_slice_t slice_for(const rg_part_t *p, rg_sparse_algorithm_t algorithm, int back) {
+    int dense = algorithm == RG_SPARSE_FULL || (algorithm == RG_SPARSE_HYBRID && back);
+    return rg_slice_choose(p, dense                                                             ? RG_SLICE_ONLY_DENSE
+                              : algorithm == RG_SPARSE_BY_SIZE || algorithm == RG_SPARSE_GATHER ? RG_SLICE_ANY
+                                                                                                : RG_SLICE_SPARSE);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static void *cut(uint8_t **p, uint64_t bytes) {
+    void *v = *p;
+    *p += (bytes + 15) / 16 * 16;
+    return v;
+}
+
+static int small_memory(job_t *j) {
+    uint64_t n = j->f.n, all = n * (2 * sizeof(head_t) + 2 * sizeof(told_t) + 4 * sizeof(uint64_t) +
+                                    sizeof(rg_slice_t) + sizeof(rg_cursor_t)) +
+                               16 * 16;
+    if (!rg_room_for(&j->z->small, all)) return 0;
+    uint8_t *p = j->z->small.p;
+    j->heads_out = cut(&p, n * sizeof(head_t)), j->heads_in = cut(&p, n * sizeof(head_t));
+    j->told_out = cut(&p, n * sizeof(told_t)), j->told_in = cut(&p, n * sizeof(told_t));
+    j->counts_out = cut(&p, n * 8), j->at_out = cut(&p, n * 8);
+    j->counts_in = cut(&p, n * 8), j->at_in = cut(&p, n * 8);
+    j->slices = cut(&p, n * sizeof(rg_slice_t)), j->cursors = cut(&p, n * sizeof(rg_cursor_t));
+    return 1;
+}
+
+static int part_memory(job_t *j, uint64_t cap) {
+    rg_sparse_reducer_t *z = j->z;
+    if (!rg_room_for(&z->part_at, cap * 8) || !rg_room_for(&z->part_val, cap * j->casts.width) ||
+        !rg_room_for(&z->part_who, cap * 2))
+        return 0;
+    if (j->how.result == RG_SPARSE_TOPK && !rg_room_for(&z->mag, cap * 4)) return 0;
+    j->part = (rg_merged_t){ 0, cap, (uint64_t *)z->part_at.p, z->part_val.p, (uint16_t *)z->part_who.p };
+    return 1;
+}
+
+/* For the candidates of all parts. */
+static int pick_memory(job_t *j) {
+    rg_sparse_reducer_t *z = j->z;
+    uint64_t cap = j->found;
+    if (j->how.result != RG_SPARSE_TOPK) return 1;
+    if (!rg_room_for(&z->pick_at, cap * 8) || !rg_room_for(&z->pick_val, cap * j->casts.width) ||
+        !rg_room_for(&z->pick_who, cap * 2) || !rg_room_for(&z->mag, cap * 4))
+        return 0;
+    j->pick = (rg_merged_t){ 0, cap, (uint64_t *)z->pick_at.p, z->pick_val.p, (uint16_t *)z->pick_who.p };
+    return 1;
+}
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
+
+/* `each` bytes to and from every other member. */
+static rg_status_t exchange(job_t *j, const void *out, void *in, uint64_t each) {
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        j->counts_out[r] = j->counts_in[r] = r == j->f.rank ? 0 : each;
+        j->at_out[r] = j->at_in[r] = r * each;
+    }
+    return rg_frame_ended(&j->f, rg_all_to_all_v(j->f.g, out, j->counts_out, j->at_out, in, j->counts_in, j->at_in,
+                                                 RG_U8, rg_frame_opts(&j->f), NULL));
+}
+
+/* What is in slices[] to the others, and what they said they would send, to z->in. */
+static rg_status_t travel(job_t *j, int back) {
+    uint64_t all = 0;
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        uint64_t size = back ? j->told_in[r].kind_bytes : j->heads_in[r].kind_bytes;
+        j->counts_in[r] = r == j->f.rank ? 0 : size & TOP_MASK;
+        j->at_in[r] = all;
+        all += j->counts_in[r];
+    }
+    if (!rg_room_for(&j->z->in, all)) return rg_frame_no_memory(&j->f);
+    return rg_frame_ended(&j->f, rg_all_to_all_v(j->f.g, j->z->out.p, j->counts_out, j->at_out, j->z->in.p,
+                                                 j->counts_in, j->at_in, RG_U8, rg_frame_opts(&j->f), NULL));
+}
+
+static uint64_t call_of(const job_t *j) {
+    uint64_t h = rg_frame_mix(rg_frame_mix(0x73706172u, j->in->n), (uint64_t)j->in->dtype << 32 | j->how.op);
+    h = rg_frame_mix(h, (uint64_t)j->how.result << 32 | j->how.algorithm);
+    return rg_frame_mix(rg_frame_mix(h, j->how.result == RG_SPARSE_TOPK ? j->how.topk : 0), j->block);
+}
+
+/* ---- There ------------------------------------------------------------------------------------------------------- */
+
+/* Chooses the forms of this member's parts and tells everybody. */
+static rg_status_t say_heads(job_t *j) {
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        rg_part_t p = own_part(j, r);
+        rg_slice_t *s = &j->slices[r];
+        if (j->gather && r != 0) *s = j->slices[0];
+        else *s = slice_for(&p, j->how.algorithm, 0);
+        if (r == j->f.rank && !j->gather) *s = (rg_slice_t){ RG_SLICE_NONE, 0, 0 };
+        j->heads_out[r] = (head_t){ call_of(j), j->f.epoch, j->room, s->bytes | (uint64_t)s->kind << TOP_SHIFT,
+                                    p.k | (uint64_t)j->flaw << TOP_SHIFT };
+    }
+    j->heads_in[j->f.rank] = j->heads_out[j->f.rank];
+    return exchange(j, j->heads_out, j->heads_in, sizeof(head_t));
+}
+
+/* What the heads say; all members come to the same. */
+static rg_status_t judge_heads(job_t *j) {
+    rg_status_t st = RG_OK;
+    j->least_room = UINT64_MAX;
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        const head_t *h = &j->heads_in[r];
+        rg_flaw_t flaw = (rg_flaw_t)(h->count_flaw >> TOP_SHIFT);
+        if (h->epoch != j->f.epoch) return RG_ERR_PEER_LOST;
+        j->least_room = h->room < j->least_room ? h->room : j->least_room;
+        if (h->call != j->heads_out[j->f.rank].call && st != RG_ERR_MISMATCH)
+            st = rg_refuse(j->f.g, RG_ERR_MISMATCH,
+                           "%s: rank %u calls it with another length, type, block, operator, result or algorithm than "
+                           "rank %u",
+                           j->f.name, r, j->f.rank);
+        else if (flaw != RG_FLAW_NONE && st == RG_OK)
+            st = rg_refuse(j->f.g,
+                           flaw == RG_FLAW_MEMORY ? RG_ERR_NOMEM
+                           : flaw == RG_FLAW_ROOM ? RG_ERR_CAPACITY
+                                                  : RG_ERR_INVALID,
+                           "%s: rank %u has %s", j->f.name, r, rg_flaw_text(flaw));
+        if (flaw == RG_FLAW_ROOM) j->total = j->in->n;
+    }
+    return st;
+}
+
+/* Everybody's elements of this member's part, brought together. 0: what arrived was wrong. */
+static int bring_together(job_t *j) {
+    rg_part_t mine = own_part(j, j->f.rank);
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        const head_t *h = &j->heads_in[r];
+        rg_part_t p = mine;
+        if (r == j->f.rank) {
+            rg_cursor_open(&j->cursors[r], &p, RG_SLICE_LIST, NULL, 0, &j->casts);
+            continue;
+        }
+        p.k = h->count_flaw & TOP_MASK;
+        rg_cursor_open(&j->cursors[r], &p, (rg_slice_kind_t)(h->kind_bytes >> TOP_SHIFT), j->z->in.p + j->at_in[r],
+                       h->kind_bytes & TOP_MASK, &j->casts);
+        if (h->kind_bytes >> TOP_SHIFT >= RG_SLICE_LIST) j->cursors[r].bad = 1;
+    }
+    return rg_merge(j->cursors, j->f.n, mine.base, mine.len, j->how.op, &j->casts, &j->part);
+}
+
+/* arrived: what was wrong with what came. */
+static rg_status_t there(job_t *j, rg_flaw_t *arrived) {
+    uint64_t all = 0, cap = 0, len = own_part(j, j->f.rank).len;
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        uint64_t k = j->heads_in[r].count_flaw & TOP_MASK;
+        cap = k < len - cap ? cap + k : len;
+        j->counts_out[r] = r == j->f.rank ? 0 : j->slices[r].bytes;
+        j->at_out[r] = j->gather ? 0 : all;
+        all += j->counts_out[r];
+    }
+    if (!part_memory(j, cap) || !rg_room_for(&j->z->out, j->gather ? j->slices[0].bytes : all))
+        return rg_frame_no_memory(&j->f);
+    for (uint32_t r = 0; r < (j->gather ? 1 : j->f.n); r++) {
+        rg_part_t p = own_part(j, r);
+        rg_slice_write(&p, &j->slices[r], j->z->out.p + j->at_out[r]);
+    }
+    rg_status_t st = j->f.n == 1 ? RG_OK : travel(j, 0);
+    if (st != RG_OK) return st;
+    *arrived = bring_together(j) ? RG_FLAW_NONE : RG_FLAW_BYTES;
+    if (j->how.result == RG_SPARSE_TOPK) rg_merged_topk(&j->part, j->how.topk, &j->casts, (uint32_t *)j->z->mag.p);
+    return RG_OK;
+}
+
+/* ---- And back ---------------------------------------------------------------------------------------------------- */
+
+/* What rank r is told of this member's part: everything but what it alone had, of which it knows. */
+static rg_part_t told_part(job_t *j, uint32_t r) {
+    const rg_merged_t *m = &j->part;
+    uint64_t base = part_at(j, j->f.rank);
+    rg_part_t p = { .base = base, .len = part_at(j, j->f.rank + 1) - base, .width = j->casts.width, .block = j->block };
+    p.at = m->at, p.val = m->val, p.k = m->n;
+    if (j->how.result == RG_SPARSE_TOPK) return p;
+    uint64_t *at = (uint64_t *)j->z->some_at.p, have = 0;
+    uint8_t *val = j->z->some_val.p;
+    for (uint64_t i = 0; i < m->n; i++) {
+        if (m->who[i] == r) continue;
+        at[have] = m->at[i];
+        memcpy(val + have * p.width, m->val + i * p.width, p.width);
+        have++;
+    }
+    p.at = at, p.val = val, p.k = have;
+    return p;
+}
+
+/* The form for rank r; where all of the part's values are the fewest bytes, they are told as they are. */
+static rg_slice_t told_slice(job_t *j, uint32_t r, rg_part_t *p) {
+    const rg_merged_t *m = &j->part;
+    *p = told_part(j, r);
+    rg_slice_t s = slice_for(p, j->how.algorithm, 1);
+    if (s.kind != RG_SLICE_DENSE) return s;
+    p->at = m->at, p->val = m->val, p->k = m->n;
+    return slice_for(p, RG_SPARSE_FULL, 1);
+}
+
+static rg_status_t back(job_t *j, rg_flaw_t arrived) {
+    uint64_t all = 0, wide = j->part.n;
+    if (!rg_room_for(&j->z->some_at, wide * 8) || !rg_room_for(&j->z->some_val, wide * j->casts.width))
+        return rg_frame_no_memory(&j->f);
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        rg_part_t p = { 0 };
+        rg_slice_t s = { RG_SLICE_NONE, 0, 0 };
+        if (r != j->f.rank && arrived == RG_FLAW_NONE) s = told_slice(j, r, &p);
+        j->slices[r] = s;
+        all += s.bytes;
+        j->told_out[r] =
+            (told_t){ s.bytes | (uint64_t)s.kind << TOP_SHIFT, j->part.n | (uint64_t)arrived << TOP_SHIFT, p.k };
+    }
+    j->told_in[j->f.rank] = j->told_out[j->f.rank];
+    if (!rg_room_for(&j->z->out, all)) return rg_frame_no_memory(&j->f);
+    rg_status_t st = exchange(j, j->told_out, j->told_in, sizeof(told_t));
+    if (st != RG_OK) return st;
+    j->found = 0;
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        if (j->told_in[r].count_flaw >> TOP_SHIFT != 0)
+            return rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: rank %u has %s", j->f.name, r, rg_flaw_text(RG_FLAW_BYTES));
+        j->found += j->told_in[r].count_flaw & TOP_MASK;
+    }
+    return RG_OK;
+}
+
+static rg_status_t sums_travel(job_t *j) {
+    uint64_t all = 0;
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        rg_part_t p;
+        j->counts_out[r] = j->slices[r].bytes;
+        j->at_out[r] = all;
+        if (r != j->f.rank && j->slices[r].bytes != 0) {
+            rg_slice_t s = told_slice(j, r, &p);
+            rg_slice_write(&p, &s, j->z->out.p + all);
+        }
+        all += j->counts_out[r];
+    }
+    return travel(j, 1);
+}
+
+/* ---- The result -------------------------------------------------------------------------------------------------- */
+
+/* Goes over a part: this member's own elements, where those that nobody else has are not told, and over them what was
+ * told. Without a writer it is only looked whether the bytes are sound. */
+static int part_to(job_t *j, uint32_t r, rg_writer_t *w) {
+    rg_window_t own = { { 0 }, { 0 } }, told;
+    rg_cursor_t mine, theirs;
+    rg_part_t p = own_part(j, r);
+    if (j->how.result == RG_SPARSE_TOPK) p.k = 0;
+    rg_cursor_open(&mine, &p, RG_SLICE_LIST, NULL, 0, &j->casts);
+    const told_t *t = &j->told_in[r];
+    p.k = t->sent;
+    rg_slice_kind_t kind = (rg_slice_kind_t)(t->kind_bytes >> TOP_SHIFT);
+    if (kind >= RG_SLICE_LIST) return 0;
+    rg_cursor_open(&theirs, &p, kind, j->z->in.p + j->at_in[r], t->kind_bytes & TOP_MASK, &j->casts);
+    for (uint64_t first = 0; first < p.len; first += RG_WINDOW) {
+        uint32_t len = p.len - first < RG_WINDOW ? (uint32_t)(p.len - first) : RG_WINDOW;
+        rg_cursor_window(&theirs, first, len, &told);
+        if (w == NULL) continue;
+        rg_cursor_window(&mine, first, len, &own);
+        rg_merge_alone(own.v, len, j->how.op, j->f.n);
+        for (uint32_t k = 0; k < (len + 63) / 64; k++) {
+            for (uint64_t b = told.has[k]; b != 0; b &= b - 1) {
+                uint32_t i = 64 * k + (uint32_t)__builtin_ctzll(b);
+                own.v[i] = told.v[i];
+            }
+            own.has[k] |= told.has[k];
+        }
+        rg_writer_window(w, p.base + first, len, &own);
+    }
+    return rg_cursor_good(&theirs);
+}
+
+/* What was brought together, of [base, base + len). */
+static void merged_to(const job_t *j, const rg_merged_t *m, uint64_t base, uint64_t len, rg_writer_t *w) {
+    rg_window_t win;
+    rg_cursor_t c;
+    rg_part_t p = { base, len, m->n, m->at, m->val, j->casts.width, 0 };
+    rg_cursor_open(&c, &p, RG_SLICE_LIST, NULL, 0, &j->casts);
+    for (uint64_t first = 0; first < len; first += RG_WINDOW) {
+        uint32_t some = len - first < RG_WINDOW ? (uint32_t)(len - first) : RG_WINDOW;
+        rg_cursor_window(&c, first, some, &win);
+        rg_writer_window(w, base + first, some, &win);
+    }
+}
+
+static void parts_to(job_t *j, rg_writer_t *w) {
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        if (r != j->f.rank) part_to(j, r, w);
+        else merged_to(j, &j->part, part_at(j, r), part_at(j, r + 1) - part_at(j, r), w);
+    }
+}
+
+/* The largest of the candidates of all parts, which are the same everywhere. */
+static void largest(job_t *j) {
+    rg_sparse_t list = { .index = RG_INDEX_U64, .dtype = j->in->dtype, .n = j->in->n };
+    rg_writer_t w;
+    list.idx = j->pick.at, list.val = j->pick.val;
+    rg_writer_begin(&w, &list, &j->casts);
+    parts_to(j, &w);
+    rg_writer_end(&w);
+    j->pick.n = list.values;
+    memset(j->pick.who, 0, (size_t)list.values * sizeof *j->pick.who);
+    rg_merged_topk(&j->pick, j->how.topk, &j->casts, (uint32_t *)j->z->mag.p);
+}
+
+static int goes_dense(const job_t *j) {
+    uint64_t width = j->casts.width;
+    return j->how.result == RG_SPARSE_AUTO && j->total * (4 + width) > j->in->n * width && j->least_room >= j->in->n;
+}
+
+/* How many values the result has, and whether there is room for them on all members. */
+static rg_status_t fits(job_t *j) {
+    j->total = j->how.result == RG_SPARSE_TOPK && j->how.topk < j->found ? j->how.topk : j->found;
+    if (goes_dense(j) || j->total <= j->least_room) return RG_OK;
+    return rg_refuse(j->f.g, RG_ERR_CAPACITY, "%s: the result has %llu values; one of the members has room for %llu",
+                     j->f.name, (unsigned long long)j->total, (unsigned long long)j->least_room);
+}
+
+/* m: what has been brought together of the whole vector; NULL: the parts. */
+static void write_result(job_t *j, const rg_merged_t *m) {
+    rg_writer_t w;
+    if (goes_dense(j)) j->to->index = RG_INDEX_DENSE;
+    rg_writer_begin(&w, j->to, &j->casts);
+    if (m != NULL) merged_to(j, m, 0, j->in->n, &w);
+    else parts_to(j, &w);
+    rg_writer_end(&w);
+}
+
+/* Everybody has everybody's list. */
+static rg_status_t gathered(job_t *j, rg_flaw_t arrived) {
+    if (arrived != RG_FLAW_NONE) return rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: %s", j->f.name, rg_flaw_text(arrived));
+    j->found = j->part.n;
+    rg_status_t st = fits(j);
+    if (st == RG_OK) write_result(j, &j->part);
+    return st;
+}
+
+static rg_status_t attempt(job_t *j) {
+    rg_status_t st = rg_frame_shape(&j->f);
+    if (st != RG_OK) return st;
+    if (!small_memory(j)) return rg_frame_no_memory(&j->f);
+    rg_sparse_algorithm_t a = j->how.algorithm;
+    j->gather = a == RG_SPARSE_GATHER || (a == RG_SPARSE_BY_SIZE && j->f.n <= 2) || j->f.n == 1;
+    rg_flaw_t arrived = RG_FLAW_NONE;
+    st = say_heads(j);
+    if (st == RG_OK) st = judge_heads(j);
+    if (st == RG_OK) st = there(j, &arrived);
+    if (st == RG_OK && j->gather) return gathered(j, arrived);
+    if (st == RG_OK) st = back(j, arrived);
+    if (st == RG_OK) st = fits(j);
+    if (st == RG_OK && !pick_memory(j)) return rg_frame_no_memory(&j->f);
+    if (st == RG_OK) st = sums_travel(j);
+    if (st != RG_OK) return st;
+    for (uint32_t r = 0; r < j->f.n; r++)
+        if (r != j->f.rank && !part_to(j, r, NULL))
+            return rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: %s", j->f.name, rg_flaw_text(RG_FLAW_BYTES));
+    if (j->how.result == RG_SPARSE_TOPK) largest(j);
+    write_result(j, j->how.result == RG_SPARSE_TOPK ? &j->pick : NULL);
+    return RG_OK;
+}
+
+/* ---- The call ---------------------------------------------------------------------------------------------------- */
+
+/* What is wrong here is told to the others, who are told what they have wrong in turn, so that all end alike. */
+static rg_flaw_t look(job_t *j) {
+    const rg_sparse_t *in = j->in;
+    rg_flaw_t flaw = rg_list_form(in);
+    if (flaw != RG_FLAW_NONE) return flaw;
+    rg_sparse_t to = *j->to;
+    to.values = to.index == RG_INDEX_DENSE ? to.n : to.values < to.n ? to.values : to.n;
+    int blocks = to.index == RG_INDEX_BLOCKS;
+    if (to.n != in->n || to.dtype != in->dtype || (blocks && in->index != RG_INDEX_BLOCKS) ||
+        (blocks && (rg_sparse_block(&to) != rg_sparse_block(in) || j->how.result == RG_SPARSE_TOPK)))
+        return RG_FLAW_FORM;
+    flaw = rg_list_form(&to);
+    if (flaw != RG_FLAW_NONE) return flaw;
+    if (to.index == RG_INDEX_DENSE && j->to->values < to.n) return RG_FLAW_ROOM;
+    if (!rg_room_for(&j->z->places, in->values * 8)) return RG_FLAW_MEMORY;
+    return rg_list_places(in, (uint64_t *)j->z->places.p);
+}
+
+rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
+                                 const rg_sparse_how_t *how, const rg_opts_t *opts) {
+    static const rg_sparse_how_t plain = RG_SPARSE_HOW_INIT;
+    if (z == NULL) return RG_ERR_INVALID;
+    job_t j = { .z = z, .in = in, .to = out, .how = how != NULL && how->size == sizeof *how ? *how : plain };
+    rg_status_t st = rg_frame_open(&j.f, z->g, "sparse all_reduce", opts);
+    if (st != RG_OK) return st;
+    if (in == NULL || in->size != sizeof *in || out == NULL || out->size != sizeof *out ||
+        (how != NULL && how->size != sizeof *how))
+        return rg_refuse(z->g, RG_ERR_INVALID, "%s: in, out or how is not initialised: use the RG_..._INIT", j.f.name);
+    if ((unsigned)j.how.op > RG_SPARSE_MIN || (unsigned)j.how.result > RG_SPARSE_AUTO ||
+        (unsigned)j.how.algorithm > RG_SPARSE_FULL)
+        return rg_refuse(z->g, RG_ERR_INVALID, "%s: operator %d, result %d, algorithm %d: one of them is unknown",
+                         j.f.name, (int)j.how.op, (int)j.how.result, (int)j.how.algorithm);
+    if (!rg_casts_init(&j.casts, in->dtype)) rg_casts_init(&j.casts, RG_F32);
+    j.block = in->index == RG_INDEX_BLOCKS ? rg_sparse_block(in) : 0;
+    j.flaw = look(&j);
+    j.room = out->index == RG_INDEX_DENSE ? UINT64_MAX : out->values;
+    do st = attempt(&j);
+    while (rg_frame_more(&j.f, st, 1));
+    if (st == RG_ERR_CAPACITY) out->values = j.total;
+    return rg_frame_close(&j.f, st);
+}

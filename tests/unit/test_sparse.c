@@ -1,0 +1,558 @@
+/* test_sparse.c: sparse lists: the forms of indices, the forms in which parts travel, and the all-reduce on groups of
+ * threads against sums made here in the order of ranks, bit for bit, whatever the algorithm; bytes counted against the
+ * formulas; lists that are wrong, rooms that are small, calls that differ, members that die. Relies on engine_rig.h. */
+#include "engine_rig.h"
+#include "regroup_sparse.h"
+#include "sparse/list.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const rg_index_t indices[] = { RG_INDEX_U32,    RG_INDEX_U64,    RG_INDEX_U16,  RG_INDEX_U12,
+                                      RG_INDEX_BITMAP, RG_INDEX_BLOCKS, RG_INDEX_DENSE };
+static const rg_dtype_t dtypes[] = { RG_F32, RG_BF16, RG_F16 };
+
+typedef struct mine {
+    rg_sparse_t s;
+    uint8_t *dense; /* the same as a vector */
+} mine_t;
+
+static rg_sparse_t list_of(rg_index_t index, rg_dtype_t dtype, uint32_t block, uint64_t n) {
+    rg_sparse_t s = RG_SPARSE_INIT;
+    s.index = index, s.dtype = dtype, s.block = block, s.n = n, s.values = n;
+    s.idx = calloc(1, rg_sparse_index_bytes(index, block, n, n) + 1);
+    s.val = calloc(n + 1, 4);
+    return s;
+}
+
+static void list_free(rg_sparse_t *s) {
+    free(s->idx);
+    free(s->val);
+}
+
+static uint64_t dice(uint64_t seed, uint32_t member, uint64_t i) {
+    uint64_t x = seed * 0x9e3779b97f4a7c15ull + member * 0xbf58476d1ce4e5b9ull + i * 0x94d049bb133111ebull;
+    return rig_random(&x);
+}
+
+/* What a member has: each element with a chance, or blocks of 64 of them, or only in the first tenth. */
+typedef enum support { ALONE, SAME, CLUSTERED, BLOCKY } support_t;
+
+static float element(uint64_t seed, uint32_t member, uint64_t i, uint64_t n, double density, support_t support) {
+    uint64_t who = dice(seed, support == SAME ? 77 : member, support == BLOCKY ? i / 64 : i);
+    double chance = support == CLUSTERED ? (i < n / 8 ? density * 6 : density / 3.5) : density;
+    if ((double)(who >> 11) * 0x1p-53 >= chance) return 0.0f;
+    float v = (float)((double)(dice(seed + 1, member, i) >> 40) * 0x1p-22 - 2);
+    return v == 0.0f ? 0.5f : v;
+}
+
+/* f32 as the type, in the memory of n elements, with its rounding. */
+static void as_type(rg_dtype_t dtype, const float *v, uint64_t n, uint8_t *to) {
+    rg_casts_t c;
+    rg_casts_init(&c, dtype);
+    rg_red_copy(&c.out, to, v, n);
+}
+
+static void as_f32(rg_dtype_t dtype, const uint8_t *v, uint64_t n, float *to) {
+    rg_casts_t c;
+    rg_casts_init(&c, dtype);
+    rg_red_copy(&c.in, to, v, n);
+}
+
+/* ---- Forms of indices -------------------------------------------------------------------------------------------- */
+
+Test(sparse, forms__all_indices_types_and_lengths__there_and_back, .timeout = 60) {
+    static const uint64_t lengths[] = { 0, 1, 63, 4096, 4097, 70000, 140001 };
+    for (uint32_t k = 0; k < 7 * 3 * 7 * 3; k++) {
+        rg_dtype_t dtype = dtypes[k % 3];
+        uint64_t n = lengths[k / 3 % 7];
+        double density = k / 21 % 3 == 0 ? 0.01 : k / 21 % 3 == 1 ? 0.6 : 1;
+        rg_sparse_t s = list_of(indices[k / 63], dtype, k % 2 ? 64 : 0, n);
+        float *v = malloc((n + 1) * sizeof *v);
+        uint8_t *x = calloc(n + 1, 4), *y = calloc(n + 1, 4);
+        rg_error_t err;
+        for (uint64_t i = 0; i < n; i++) v[i] = element(k, 0, i, n, density, k % 5 == 0 ? BLOCKY : ALONE);
+        as_type(dtype, v, n, x);
+        cr_assert_eq(rg_sparse_from_dense(x, &s, &err), RG_OK, "%s", err.text);
+        cr_assert_eq(rg_sparse_check(&s, &err), RG_OK, "form %d: %s", (int)s.index, err.text);
+        cr_assert_eq(rg_sparse_to_dense(&s, y, &err), RG_OK, "%s", err.text);
+        cr_assert_eq(memcmp(x, y, n * rg_dtype_size(dtype)), 0, "form %d, n %u", (int)s.index, (unsigned)n);
+        uint64_t have = s.values;
+        if (have > 1) {
+            s.values = s.index == RG_INDEX_DENSE ? n : have - 1;
+            rg_status_t st = rg_sparse_from_dense(x, &s, &err);
+            cr_assert(s.index == RG_INDEX_DENSE ? st == RG_OK : st == RG_ERR_CAPACITY && s.values == have);
+            s.values = have - 1;
+            rg_status_t want = s.index <= RG_INDEX_U64 ? RG_OK : RG_ERR_INVALID;
+            cr_assert_eq(rg_sparse_check(&s, &err), want, "form %d with a value less", (int)s.index);
+        }
+        list_free(&s);
+        free(v), free(x), free(y);
+    }
+}
+
+Test(sparse, forms__that_are_wrong__refused_with_a_text) {
+    uint32_t idx[4] = { 3, 9, 9, 20 };
+    float val[4] = { 1, 2, 3, 4 };
+    rg_sparse_t s = RG_SPARSE_INIT;
+    rg_error_t err;
+    s.n = 100, s.values = 4, s.idx = idx, s.val = val;
+    cr_assert(rg_sparse_check(&s, &err) == RG_ERR_INVALID && strstr(err.text, "ascend"));
+    idx[2] = 8;
+    cr_assert_eq(rg_sparse_check(&s, &err), RG_ERR_INVALID);
+    idx[2] = 10, idx[3] = 100;
+    cr_assert(rg_sparse_check(&s, &err) == RG_ERR_INVALID && strstr(err.text, "beyond"));
+    idx[3] = 99;
+    cr_assert_eq(rg_sparse_check(&s, &err), RG_OK);
+    s.val = NULL;
+    cr_assert(rg_sparse_check(&s, &err) == RG_ERR_INVALID && strstr(err.text, "memory"));
+    s.val = val, s.dtype = RG_F64;
+    cr_assert_eq(rg_sparse_check(&s, &err), RG_ERR_INVALID);
+    s.dtype = RG_F32, s.n = (1ull << 32) + 1;
+    cr_assert_eq(rg_sparse_check(&s, &err), RG_ERR_INVALID);
+    s.n = 12, s.index = RG_INDEX_BITMAP;
+    idx[0] = 0x100f; /* a bit behind the end */
+    cr_assert_eq(rg_sparse_check(&s, &err), RG_ERR_INVALID);
+    idx[0] = 0xf;
+    cr_assert_eq(rg_sparse_check(&s, &err), RG_OK);
+    s.index = RG_INDEX_BLOCKS, s.block = 3;
+    cr_assert_eq(rg_sparse_check(&s, &err), RG_ERR_INVALID);
+    cr_assert_eq(rg_sparse_check(NULL, &err), RG_ERR_INVALID);
+}
+
+/* ---- Parts that travel ------------------------------------------------------------------------------------------- */
+
+/* Reads a part; the number of elements, and their values to v. */
+static uint64_t read_part(const rg_part_t *p, rg_slice_kind_t kind, const uint8_t *w, uint64_t bytes,
+                          const rg_casts_t *casts, float *v, int *good) {
+    rg_cursor_t c;
+    rg_window_t win;
+    uint64_t many = 0;
+    rg_cursor_open(&c, p, kind, w, bytes, casts);
+    for (uint64_t first = 0; first < p->len; first += RG_WINDOW) {
+        uint32_t len = p->len - first < RG_WINDOW ? (uint32_t)(p->len - first) : RG_WINDOW;
+        rg_cursor_window(&c, first, len, &win);
+        for (uint32_t i = 0; i < len; i++)
+            if (win.has[i / 64] >> i % 64 & 1) v[first + i] = win.v[i], many++;
+    }
+    *good = rg_cursor_good(&c);
+    return many;
+}
+
+Test(sparse, parts__all_kinds_and_densities__read_as_written_and_never_more_than_indices, .timeout = 60) {
+    rg_casts_t casts;
+    rg_casts_init(&casts, RG_F32);
+    for (uint32_t k = 0; k < 240; k++) {
+        uint64_t len = k % 4 == 0 ? 64 : k % 4 == 1 ? 5000 : k % 4 == 2 ? 65536 : 100003, base = 64 * (k % 3), n = 0;
+        double density = pow(10, -(double)(k / 4 % 12) / 2.5);
+        uint64_t *at = malloc(len * sizeof *at);
+        float *val = malloc(len * sizeof *val), *x = calloc(len, sizeof *x), *y = calloc(len, sizeof *y);
+        for (uint64_t i = 0; i < len; i++)
+            if ((x[i] = element(k, 0, i, len, density, (support_t)(k % 5 % 4))) != 0.0f)
+                at[n] = base + i, val[n++] = x[i];
+        rg_part_t p = { base, len, n, at, (const uint8_t *)val, 4, k % 2 ? 64 : 0 };
+        for (uint32_t allowed = 1; allowed < 32; allowed++) {
+            if (allowed != RG_SLICE_SPARSE && allowed != RG_SLICE_ANY && allowed != RG_SLICE_ONLY_DENSE) continue;
+            rg_slice_t s = rg_slice_choose(&p, allowed);
+            uint8_t *w = malloc(s.bytes + 1);
+            int good;
+            w[s.bytes] = 0xa5;
+            rg_slice_write(&p, &s, w);
+            cr_assert_eq(w[s.bytes], 0xa5);
+            memset(y, 0, len * sizeof *y);
+            cr_assert_eq(read_part(&p, s.kind, w, s.bytes, &casts, y, &good), n, "kind %d", (int)s.kind);
+            cr_assert(good && memcmp(x, y, len * sizeof *y) == 0, "kind %d", (int)s.kind);
+            if (allowed != RG_SLICE_ONLY_DENSE && n != 0) {
+                uint64_t u12 = rg_sparse_index_bytes(RG_INDEX_U12, 0, len, n),
+                         u16 = rg_sparse_index_bytes(RG_INDEX_U16, 0, len, n);
+                cr_assert_leq(s.bytes, 4 * n + 2 + (u12 < u16 ? u12 : u16), "%u of %u", (unsigned)n, (unsigned)len);
+                cr_assert_leq(s.bytes, 4 * n + (len + 7) / 8);
+                if (allowed == RG_SLICE_ANY) cr_assert_leq(s.bytes, 4 * len);
+            }
+            free(w);
+        }
+        free(at), free(val), free(x), free(y);
+    }
+}
+
+Test(sparse, parts__bytes_that_nobody_made__wrong_or_some_elements, .timeout = 60) {
+    uint64_t seed = rig_seed(5);
+    rg_casts_t casts;
+    for (uint32_t round = 0; round < 20000; round++) {
+        uint64_t len = 1 + rig_random(&seed) % 9000, bytes = rig_random(&seed) % 700;
+        rg_part_t p = { 0, len, rig_random(&seed) % 60, NULL, NULL, 4, round % 2 ? 128 : 0 };
+        rg_slice_kind_t kind = (rg_slice_kind_t)(rig_random(&seed) % 5);
+        rg_casts_init(&casts, dtypes[round % 3]);
+        if (kind == RG_SLICE_BITMAP) bytes = (len + 7) / 8 + p.k * casts.width;
+        if (kind == RG_SLICE_BLOCKS) bytes = ((len + 127) / 128 + 7) / 8 + p.k * casts.width;
+        uint8_t *w = malloc(bytes + 1);
+        float *v = malloc(len * sizeof *v);
+        int good, sparse = round % 3 != 0;
+        for (uint64_t i = 0; i < bytes; i++) w[i] = (uint8_t)(rig_random(&seed) & (sparse ? rig_random(&seed) : 255));
+        if (bytes) w[0] %= 14;
+        uint64_t many = read_part(&p, kind, w, bytes, &casts, v, &good);
+        cr_assert(many <= p.k || !good);
+        free(w), free(v);
+    }
+}
+
+/* ---- All-reduce against sums made here --------------------------------------------------------------------------- */
+
+typedef struct want {
+    float *v;
+    uint32_t *count;
+} want_t;
+
+static want_t reference(rg_dtype_t dtype, uint32_t members, uint64_t seed, uint64_t n, double density,
+                        support_t support, rg_sparse_op_t op) {
+    want_t w = { calloc(n + 1, sizeof(float)), calloc(n + 1, sizeof(uint32_t)) };
+    for (uint32_t j = 0; j < members; j++)
+        for (uint64_t i = 0; i < n; i++) {
+            float v = element(seed, j, i, n, density, support);
+            uint32_t raw = 0;
+            if (v == 0.0f) continue;
+            as_type(dtype, &v, 1, (uint8_t *)&raw);
+            as_f32(dtype, (uint8_t *)&raw, 1, &v);
+            if (w.count[i]++ == 0) w.v[i] = v;
+            else if (op == RG_SPARSE_MAX) w.v[i] = v > w.v[i] ? v : w.v[i];
+            else if (op == RG_SPARSE_MIN) w.v[i] = v < w.v[i] ? v : w.v[i];
+            else w.v[i] += v;
+        }
+    for (uint64_t i = 0; i < n; i++) {
+        if (op == RG_SPARSE_AVG_WORLD) w.v[i] /= (float)members;
+        if (op == RG_SPARSE_AVG_OWNERS && w.count[i]) w.v[i] /= (float)w.count[i];
+    }
+    return w;
+}
+
+static rg_sparse_t input(rg_index_t index, rg_dtype_t dtype, uint32_t member, uint64_t seed, uint64_t n, double density,
+                         support_t support) {
+    rg_sparse_t s = list_of(index, dtype, 64, n);
+    float *v = malloc((n + 1) * sizeof *v);
+    uint8_t *x = malloc((n + 1) * 4);
+    for (uint64_t i = 0; i < n; i++) v[i] = element(seed, member, i, n, density, support);
+    as_type(dtype, v, n, x);
+    rg_sparse_from_dense(x, &s, NULL);
+    free(v), free(x);
+    return s;
+}
+
+typedef struct sweep {
+    uint32_t from, step;
+} sweep_t;
+
+/* One combination after the other of everything that can be chosen. */
+static int combos(rig_member_t *m, void *arg) {
+    const sweep_t *sweep = arg;
+    static const uint64_t lengths[] = { 1, 200, 5000, 17000 };
+    static const double densities[] = { 0.0005, 0.02, 0.3, 1 };
+    rg_sparse_reducer_t *z = NULL;
+    uint32_t members = m->rig->n;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    for (uint32_t k = sweep->from; k < 7 * 5 * 5 * 16; k += sweep->step) {
+        rg_index_t index = indices[k % 7], back = k % 3 == 0 ? indices[k / 7 % 7] : index;
+        rg_sparse_how_t how = RG_SPARSE_HOW_INIT;
+        how.algorithm = (rg_sparse_algorithm_t)(k / 7 % 5);
+        how.op = (rg_sparse_op_t)(k / 35 % 5);
+        how.result = k % 11 == 0 ? RG_SPARSE_AUTO : RG_SPARSE_UNION;
+        rg_dtype_t dtype = dtypes[k % 13 % 3];
+        uint64_t n = lengths[k / 175 % 4];
+        double density = index == RG_INDEX_DENSE ? 1 : densities[k / 700 % 4];
+        support_t support = index == RG_INDEX_BLOCKS  ? BLOCKY
+                            : index == RG_INDEX_DENSE ? ALONE
+                                                      : (support_t)(k % 17 % 3);
+        if (index != RG_INDEX_BLOCKS && back == RG_INDEX_BLOCKS) back = RG_INDEX_U32;
+        rg_sparse_t in = input(index, dtype, m->index, k, n, density, support), out = list_of(back, dtype, 64, n);
+        want_t want = reference(dtype, members, k, n, density, support, how.op);
+        RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, &how, NULL));
+        RIG_OK(m, rg_sparse_check(&out, NULL));
+        uint8_t *x = malloc((n + 1) * 4), *y = malloc((n + 1) * 4);
+        uint64_t values = 0;
+        RIG_OK(m, rg_sparse_to_dense(&out, x, NULL));
+        as_type(dtype, want.v, n, y);
+        for (uint64_t i = 0; i < n; i++) {
+            size_t w = rg_dtype_size(dtype);
+            values += want.count[i] != 0;
+            RIG_NEED(m, memcmp(x + i * w, y + i * w, w) == 0,
+                     "combination %u: %s, algorithm %d, index %d to %d, element %u of %u, had by %u: bits %x for %x", k,
+                     rg_sparse_op_name(how.op), (int)how.algorithm, (int)index, (int)back, (unsigned)i, (unsigned)n,
+                     want.count[i], *(uint16_t *)(x + i * w), *(uint16_t *)(y + i * w));
+        }
+        if (out.index < RG_INDEX_BLOCKS)
+            RIG_NEED(m, out.values == values, "combination %u: %u values for %u", k, (unsigned)out.values,
+                     (unsigned)values);
+        list_free(&in), list_free(&out);
+        free(want.v), free(want.count), free(x), free(y);
+    }
+    rg_sparse_reducer_destroy(z);
+    return 0;
+}
+
+Test(sparse, all_reduce__everything_that_can_be_chosen__the_bits_of_sums_in_the_order_of_ranks, .timeout = 300) {
+    for (uint32_t n = 1; n <= 5; n++) {
+        sweep_t s = { n, 41 * RIG_SLOW };
+        rig_run(n, "inproc", NULL, combos, &s);
+    }
+}
+
+/* ---- The largest, rooms ------------------------------------------------------------------------------------------ */
+
+static int largest(rig_member_t *m, void *arg) {
+    enum { N = 1500, K = 97 };
+    rg_sparse_reducer_t *z = NULL;
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    for (int a = 0; a <= RG_SPARSE_FULL; a++) {
+        rg_sparse_t in = input(RG_INDEX_U12, RG_F32, m->index, 9, N, 0.1, ALONE),
+                    out = list_of(RG_INDEX_U32, RG_F32, 0, N);
+        /* Few different values, so that many are equal. */
+        for (uint64_t i = 0; i < in.values; i++) ((float *)in.val)[i] = rintf(((float *)in.val)[i] * 2) + 0.25f;
+        want_t w = { calloc(N, sizeof(float)), calloc(N, sizeof(uint32_t)) };
+        for (uint32_t j = 0; j < m->rig->n; j++)
+            for (uint64_t i = 0; i < N; i++) {
+                float v = element(9, j, i, N, 0.1, ALONE);
+                if (v != 0.0f) w.v[i] += rintf(v * 2) + 0.25f, w.count[i]++;
+            }
+        rg_sparse_how_t how = RG_SPARSE_HOW_INIT;
+        how.result = RG_SPARSE_TOPK, how.topk = K, how.algorithm = (rg_sparse_algorithm_t)a;
+        out.values = K - 1;
+        RIG_NEED(m, rg_sparse_all_reduce(z, &in, &out, &how, NULL) == RG_ERR_CAPACITY && out.values == K, "%u",
+                 (unsigned)out.values);
+        RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, &how, NULL));
+        RIG_NEED(m, out.values == K, "%u values", (unsigned)out.values);
+        uint64_t have = 0;
+        for (uint64_t i = 0; i < N; i++) {
+            uint32_t before = 0;
+            for (uint64_t j = 0; j < N; j++)
+                before += w.count[j] && (fabsf(w.v[j]) > fabsf(w.v[i]) || (fabsf(w.v[j]) == fabsf(w.v[i]) && j < i));
+            if (!w.count[i] || before >= K) continue;
+            RIG_NEED(m, ((uint32_t *)out.idx)[have] == i && ((float *)out.val)[have] == w.v[i],
+                     "algorithm %d, element %u", a, (unsigned)i);
+            have++;
+        }
+        list_free(&in), list_free(&out);
+        free(w.v), free(w.count);
+    }
+    rg_sparse_reducer_destroy(z);
+    return 0;
+}
+
+Test(sparse, topk__many_equal_values__the_largest_with_ties_to_the_lower_index, .timeout = 60) {
+    for (uint32_t n = 1; n <= 4; n++) rig_run(n, "inproc", NULL, largest, NULL);
+}
+
+/* What one member alone has keeps its bits, -0 and NaN too; so does a value that looks like one that is not there. */
+static int alone(rig_member_t *m, void *arg) {
+    rg_sparse_reducer_t *z = NULL;
+    uint32_t idx[3] = { m->index, 100, 101 }, bits[3] = { 0x80000000u, 0xffffffffu, 0x7fc12345u };
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    for (int a = 0; a <= RG_SPARSE_FULL; a++) {
+        rg_sparse_t in = RG_SPARSE_INIT, out = list_of(RG_INDEX_U32, RG_F32, 0, 130);
+        rg_sparse_how_t how = RG_SPARSE_HOW_INIT;
+        in.n = 130, in.values = m->index == 1 ? 3 : 1, in.idx = idx, in.val = bits;
+        how.algorithm = (rg_sparse_algorithm_t)a;
+        RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, &how, NULL));
+        RIG_NEED(m, out.values == m->rig->n + 2, "%u values", (unsigned)out.values);
+        for (uint32_t i = 0; i < out.values; i++) {
+            uint32_t want = i < m->rig->n ? bits[0] : bits[i - m->rig->n + 1];
+            RIG_NEED(m, ((uint32_t *)out.val)[i] == want, "algorithm %d: value %u is %#x for %#x", a, i,
+                     ((uint32_t *)out.val)[i], want);
+        }
+        list_free(&out);
+    }
+    rg_sparse_reducer_destroy(z);
+    return 0;
+}
+
+Test(sparse, all_reduce__what_one_member_alone_has__keeps_its_bits, .timeout = 60) {
+    for (uint32_t n = 2; n <= 4; n++) rig_run(n, "inproc", NULL, alone, NULL);
+}
+
+static int in_place(rig_member_t *m, void *arg) {
+    enum { N = 20000 };
+    rg_sparse_reducer_t *z = NULL;
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    rg_sparse_t in = list_of(RG_INDEX_DENSE, RG_F32, 0, N), out = in;
+    for (uint64_t i = 0; i < N; i++) ((float *)in.val)[i] = (float)(i + m->index);
+    RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, NULL, NULL));
+    for (uint64_t i = 0; i < N; i++)
+        RIG_NEED(m, ((float *)in.val)[i] == (float)(3 * i + 3), "element %u: %g", (unsigned)i,
+                 (double)((float *)in.val)[i]);
+    list_free(&in);
+    rg_sparse_reducer_destroy(z);
+    return 0;
+}
+
+Test(sparse, all_reduce__dense_in_place__sums, .timeout = 60) { rig_run(3, "inproc", NULL, in_place, NULL); }
+
+/* ---- Bytes ------------------------------------------------------------------------------------------------------- */
+
+static int bytes(rig_member_t *m, void *arg) {
+    const double densities[] = { 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 0.99, 1 };
+    enum { N = 1 << 17 };
+    double n = m->rig->n;
+    rg_sparse_reducer_t *z = NULL;
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    for (uint32_t k = 0; k < 3 * sizeof densities / sizeof *densities; k++) {
+        support_t support = (support_t)(k % 3);
+        rg_index_t index = indices[k % 2 ? 3 : 0];
+        rg_dtype_t dtype = dtypes[k % 2];
+        rg_sparse_t in = input(index, dtype, m->index, k, N, densities[k / 3], support);
+        rg_sparse_t out = list_of(index, dtype, 0, N);
+        rg_result_t r = RG_RESULT_INIT;
+        rg_opts_t o = RG_OPTS_INIT;
+        o.result = &r;
+        RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, NULL, &o));
+        /* What is received: of what is sent, the last may be on its way when the call ends. */
+        uint64_t mine[2] = { r.bytes_received, in.values }, all[2];
+        RIG_OK(m, rg_all_reduce(m->g, mine, all, 2, RG_U64, RG_SUM, NULL, NULL));
+        double w = (double)rg_dtype_size(dtype), values = (double)all[1] / n, sum = (double)out.values;
+        double e = w + (index == RG_INDEX_U32 ? 4 : 1.5), count = index == RG_INDEX_U32 ? 0 : N / 2048.0;
+        double list = e * values + count, sums = e * sum + count;
+        double best = 2 * (n - 1) / n * w * N;
+        best = fmin(best, (n - 1) * list);
+        best = fmin(best, (n - 1) / n * (list + sums));
+        best = fmin(best, (n - 1) / n * (list + w * N));
+        double got = (double)all[0] / n;
+        RIG_NEED(m, got <= 1.02 * best + 64 * n, "density %g, support %d: %.0f bytes for %.0f", densities[k / 3],
+                 (int)support, got, best);
+        list_free(&in), list_free(&out);
+    }
+    rg_sparse_reducer_destroy(z);
+    return 0;
+}
+
+Test(sparse, bytes__densities_of_all_sizes__not_more_than_the_best_formula, .timeout = 200) {
+    for (uint32_t n = 2; n <= 4; n++) rig_run(n, "inproc", NULL, bytes, NULL);
+}
+
+/* ---- Calls that are wrong ---------------------------------------------------------------------------------------- */
+
+static int wrong(rig_member_t *m, void *arg) {
+    rg_sparse_reducer_t *z = NULL;
+    uint32_t idx[4] = { 1, 5, 9, 90 }, got[8] = { 77 };
+    float val[4] = { 1, 2, 3, 4 }, sums[8] = { 77 };
+    rg_sparse_how_t how = RG_SPARSE_HOW_INIT;
+    rg_opts_t o = RG_OPTS_INIT;
+    int odd = m->index == 1;
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    for (int a = 0; a <= RG_SPARSE_FULL; a++) {
+        rg_sparse_t in = RG_SPARSE_INIT, out = RG_SPARSE_INIT;
+        how.algorithm = (rg_sparse_algorithm_t)a;
+        in.n = out.n = 100, in.values = 4, in.idx = idx, in.val = val;
+        out.values = 8, out.idx = got, out.val = sums;
+#define CALL() rg_sparse_all_reduce(z, &in, &out, &how, NULL)
+        if (odd) idx[2] = 4;
+        RIG_NEED(m, CALL() == RG_ERR_INVALID && strstr(rig_errmsg(m), "rank 1"), "order: %s", rig_errmsg(m));
+        if (odd) idx[2] = 5;
+        RIG_NEED(m, CALL() == RG_ERR_INVALID && strstr(rig_errmsg(m), "rank 1"), "twice: %s", rig_errmsg(m));
+        idx[2] = 9;
+        if (odd) idx[3] = 100;
+        RIG_NEED(m, CALL() == RG_ERR_INVALID && strstr(rig_errmsg(m), "beyond"), "range: %s", rig_errmsg(m));
+        idx[3] = 90;
+        if (odd) in.val = NULL;
+        RIG_NEED(m, CALL() == RG_ERR_INVALID, "NULL: %s", rig_errmsg(m));
+        in.val = val;
+        if (odd) in.n = out.n = 101;
+        RIG_NEED(m, CALL() == RG_ERR_MISMATCH, "length: %s", rig_errmsg(m));
+        in.n = out.n = 100;
+        if (odd) how.op = RG_SPARSE_MAX;
+        RIG_NEED(m, CALL() == RG_ERR_MISMATCH, "operator: %s", rig_errmsg(m));
+        how.op = RG_SPARSE_SUM;
+        if (odd) out.values = 3;
+        RIG_NEED(m, CALL() == RG_ERR_CAPACITY && out.values == 4, "room: %s, %u", rig_errmsg(m), (unsigned)out.values);
+        out.values = 8;
+        if (odd) out.index = RG_INDEX_DENSE;
+        RIG_NEED(m, CALL() == RG_ERR_CAPACITY && out.values == 100, "room: %s, %u", rig_errmsg(m),
+                 (unsigned)out.values);
+        out.index = RG_INDEX_U32;
+        RIG_NEED(m, got[0] == 77 && sums[0] == 77.0f, "the result was written");
+        out.values = 8;
+        RIG_OK(m, CALL());
+        RIG_NEED(m, out.values == 4 && got[3] == 90 && sums[3] == 4 * (float)m->rig->n, "result");
+        got[0] = 77, sums[0] = 77;
+        RIG_NEED(m, rg_sparse_all_reduce(z, NULL, &out, &how, NULL) == RG_ERR_INVALID, "no list");
+        o.scale = 2;
+        RIG_NEED(m, rg_sparse_all_reduce(z, &in, &out, &how, &o) == RG_ERR_NOTSUP, "scale");
+#undef CALL
+    }
+    how.algorithm = (rg_sparse_algorithm_t)9;
+    rg_sparse_t in = RG_SPARSE_INIT;
+    RIG_NEED(m, rg_sparse_all_reduce(z, &in, &in, &how, NULL) == RG_ERR_INVALID, "algorithm");
+    rg_sparse_reducer_destroy(z);
+    return rig_gate(m, 0, m->rig->n);
+}
+
+Test(sparse, calls__that_differ_or_are_wrong__refused_alike_and_nothing_written, .timeout = 100) {
+    rig_run(2, "inproc", NULL, wrong, NULL);
+    rig_run(4, "inproc", NULL, wrong, NULL);
+}
+
+/* ---- Deaths ------------------------------------------------------------------------------------------------------ */
+
+typedef struct death {
+    rg_on_fault_t on_fault;
+    uint64_t after_us; /* from a gate on */
+} death_t;
+
+static void *end_it(void *arg) {
+    rig_member_t *m = arg;
+    const death_t *d = m->rig->arg;
+    uint64_t until = rig_now() + d->after_us * 1000;
+    while (rig_now() < until) continue;
+    rg_group_abort(m->g);
+    return NULL;
+}
+
+static int loses(rig_member_t *m, void *arg) {
+    enum { N = 10000 };
+    const death_t *d = arg;
+    rg_sparse_reducer_t *z = NULL;
+    pthread_t killer;
+    int dies = m->index == 1;
+    float *x = malloc(N * sizeof *x);
+    rg_sparse_t in = input(RG_INDEX_U16, RG_F32, m->index, 4, N, 0.05, ALONE),
+                out = list_of(RG_INDEX_BITMAP, RG_F32, 0, N);
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
+    if (dies) pthread_create(&killer, NULL, end_it, m);
+    for (uint32_t after = 0; after < 3;) {
+        rg_result_t r = RG_RESULT_INIT;
+        rg_opts_t o = RG_OPTS_INIT;
+        o.result = &r;
+        o.on_fault = d->on_fault;
+        out.values = N;
+        rg_status_t st = rg_sparse_all_reduce(z, &in, &out, NULL, &o);
+        if (dies && st != RG_OK) break;
+        RIG_NEED(m, st == RG_OK || (st == RG_ERR_PEER_LOST && d->on_fault == RG_RETURN), "%s: %s", rg_status_name(st),
+                 rig_errmsg(m));
+        if (st != RG_OK) continue;
+        int lost = r.contributors < m->rig->n;
+        after += (uint32_t)lost;
+        RIG_OK(m, rg_sparse_to_dense(&out, x, NULL));
+        for (uint64_t i = 0; i < N; i++) {
+            float want = 0;
+            for (uint32_t j = 0; j < m->rig->n; j++) want += lost && j == 1 ? 0 : element(4, j, i, N, 0.05, ALONE);
+            RIG_NEED(m, x[i] == want, "%u contributors, element %u: %g for %g", r.contributors, (unsigned)i,
+                     (double)x[i], (double)want);
+        }
+    }
+    if (dies) pthread_join(killer, NULL);
+    rg_sparse_reducer_destroy(z);
+    list_free(&in), list_free(&out);
+    free(x);
+    return 0;
+}
+
+Test(sparse, all_reduce__a_member_dies_at_any_moment__the_others_agree, .timeout = 200) {
+    for (uint64_t k = 0; k < 16; k++) {
+        death_t d = { k % 2 == 0 ? RG_RETRY : RG_RETURN, 50 + k * 131 };
+        rig_run(4, "inproc", NULL, loses, &d);
+    }
+}
