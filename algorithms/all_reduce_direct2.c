@@ -1,7 +1,9 @@
 /* all_reduce_direct2.c: two shots. Every rank owns a slice: all send it their part of it, it reduces and sends the
  * final value to all. As few bytes as the ring with two hops instead of 2(n-1): for middle and large data on few
  * ranks. It is the reduce-scatter and all-gather by direct exchange that Thakur, Rabenseifner and Gropp 2005 describe,
- * put together piece by piece. TMP holds WINDOW pieces (two more per rank to write to, in rank order). */
+ * put together piece by piece. Members that are known to be
+ * slower than others own less (rg_share_part). TMP holds WINDOW pieces (two more per rank to write to, in rank order).
+ */
 #include "owner_fold.h"
 
 /* Pieces under way, and how many pieces the second shot runs behind the first. */
@@ -18,7 +20,8 @@ typedef struct shots {
 
 static rg_span_t piece_of(const shots_t *x, rg_buf_t buf, uint32_t slice, uint32_t p) {
     rg_span_t whole = rg_span(buf, 0, x->s->desc.count);
-    return rg_span_part(rg_span_part(whole, x->n, slice), x->pieces, p);
+    const uint32_t *rate = x->s->desc.topo != NULL ? x->s->desc.topo->rate : NULL;
+    return rg_span_part(rg_share_part(whole, rate, x->n, slice), x->pieces, p);
 }
 
 static rg_span_t tmp_of(const shots_t *x, uint32_t place, uint32_t p, uint64_t len) {
@@ -70,6 +73,10 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double pieces = bytes > each ? bytes / each : 1;
     /* Many streams that end at one port at once get in each other's way; the ring's do not. */
     double crowd = n > 8 ? 1 + 0.01 * (n - 8) : 1;
+    if (d->topo != NULL && d->topo->rate != NULL && m->beta > 0) {
+        double shared = rg_share_seconds(d->topo->rate, d->size, bytes) / m->beta;
+        return rg_cost(m, 2, 2 * (n - 1) * pieces, shared * crowd, (n - 1) / n * bytes);
+    }
     return rg_cost(m, 2, 2 * (n - 1) * pieces, 2 * (n - 1) / n * bytes * crowd, (n - 1) / n * bytes);
 }
 
@@ -81,8 +88,12 @@ static uint64_t chunk(const rg_coll_desc_t *d) {
 
 static rg_status_t build(rg_schedule_t *s, const rg_coll_desc_t *d) {
     uint32_t n = d->size;
-    rg_span_t slice = rg_span_part(rg_span(RG_BUF_IN, 0, d->count), n, 0);
+    rg_span_t slice = rg_span(RG_BUF_IN, 0, 0);
     shots_t x = { .s = s, .n = n, .r = d->rank, .ordered = d->rank_order || n == 2 };
+    for (uint32_t i = 0; i < n; i++) {
+        rg_span_t own = rg_share_part(rg_span(RG_BUF_IN, 0, d->count), d->topo != NULL ? d->topo->rate : NULL, n, i);
+        if (own.len > slice.len) slice = own;
+    }
     x.pieces = rg_sched_pieces(slice.len, d->chunk, 4 * (uint64_t)n);
     x.piece_max = rg_span_part(slice, x.pieces, 0).len;
     for (uint32_t i = 0; i < WINDOW; i++) {

@@ -50,10 +50,12 @@ typedef enum rg_kind {
 
 /* Where the ranks are, from the innermost level out: group[l * size + r] is the group that rank r belongs to at level l
  * (ranks with equal numbers are near each other at that level; every level is a union of groups of the level below).
- * Level 0 is the host, level 1 the site. Equal on all ranks. */
+ * Level 0 is the host, level 1 the site. Equal on all ranks.
+ * ring: all ranks in the order in which rings run best; the builder cares for it. rate: KiB per second that rank r can
+ * send, and receive, of all its links together. NULL: nothing is known. */
 typedef struct rg_topology {
     uint32_t levels;
-    const uint32_t *group;
+    const uint32_t *group, *ring, *rate;
 } rg_topology_t;
 
 /* What is to be done. `rank` and `size` are those of the participants of this operation. */
@@ -173,6 +175,12 @@ const char *rg_kind_name(rg_kind_t kind); /* "all_reduce"; "?" for an unknown ki
 /* Part `index` of `parts` nearly equal parts of a span, in order; the same on every rank. Long parts start at
  * multiples of 64 elements from the start of the span, so that no two parts share a cache line; a part may be empty. */
 rg_span_t rg_span_part(rg_span_t whole, uint64_t parts, uint64_t index);
+
+/* The part of a span that `index` of n ranks should own when all of them reduce it by direct exchange, so that the
+ * slowest is done as early as can be: the closed form of the linear program. rate as in rg_topology_t; NULL, or more
+ * than 64 ranks: nearly equal parts. rg_share_seconds(): how long that takes at least. */
+rg_span_t rg_share_part(rg_span_t whole, const uint32_t *rate, uint32_t n, uint32_t index);
+double rg_share_seconds(const uint32_t *rate, uint32_t n, double bytes);
 
 /* How many pieces to pipeline a span of len elements in: pieces of about `chunk` elements, but never so many that the
  * schedule grows beyond reason, given how many steps a piece costs. At least 1. */

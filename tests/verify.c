@@ -30,7 +30,7 @@ enum { NOWHERE, TWO_HOSTS, UNEVEN_HOSTS, ALL_HOSTS, ONE_EACH, DEALT, TWO_SITES, 
 /* Arrays of one rank's description. */
 typedef struct arrays {
     uint64_t offs[RANKS_MAX], lens[RANKS_MAX], in_offs[RANKS_MAX], in_lens[RANKS_MAX];
-    uint32_t group[2 * RANKS_MAX];
+    uint32_t group[2 * RANKS_MAX], ring[RANKS_MAX], rate[RANKS_MAX];
     rg_topology_t topo;
 } arrays_t;
 
@@ -38,6 +38,7 @@ typedef struct arrays {
 typedef struct subject {
     rg_coll_desc_t d;
     int lengths, place, topology;
+    int measured; /* an order for rings and rates are known: one of some */
 } subject_t;
 
 /* With more ranks every shape is tried at every third size only: what breaks with size breaks with all of them. */
@@ -86,7 +87,7 @@ static void place(const subject_t *x, uint32_t rank, uint64_t *offs, const uint6
 /* Groups nest: level 0 the host, level 1 the site. */
 static void lay_out(int topology, uint32_t n, arrays_t *v) {
     uint32_t hosts = n > 3 ? 3 : n, sixth = n / 6 + 1;
-    v->topo = (rg_topology_t){ topology == TWO_SITES ? 2 : 1, v->group };
+    v->topo = (rg_topology_t){ .levels = topology == TWO_SITES ? 2 : 1, .group = v->group };
     for (uint32_t r = 0; r < n; r++) switch (topology) {
         case TWO_HOSTS: v->group[r] = r >= (n + 1) / 2; break;
         case UNEVEN_HOSTS: v->group[r] = r < 1 ? 0 : r < 1 + sixth ? 1 : 2; break;
@@ -100,6 +101,19 @@ static void lay_out(int topology, uint32_t n, arrays_t *v) {
         }
 }
 
+/* What was measured: backwards and one slow; dealt out by a seed, with rates of all sizes. */
+static void measure(int how, uint32_t n, arrays_t *v) {
+    for (uint32_t i = 0; i < n; i++) {
+        v->ring[i] = how == 1 ? n - 1 - i : i;
+        v->rate[i] = how == 1 ? (i == n / 2 ? 3000 : 12000) : (uint32_t)(mix(i + n) % 9000 + (how == 2 ? 9000 : 1));
+    }
+    for (uint32_t i = n; how > 1 && i-- > 1;) {
+        uint32_t k = (uint32_t)(mix(i * 31 + (uint32_t)how) % (i + 1)), took = v->ring[i];
+        v->ring[i] = v->ring[k];
+        v->ring[k] = took;
+    }
+}
+
 static void describe(const subject_t *x, uint32_t rank, rg_coll_desc_t *d, arrays_t *v) {
     uint32_t n = x->d.size;
     int pairs = x->d.kind == RG_KIND_ALL_TO_ALL;
@@ -107,6 +121,11 @@ static void describe(const subject_t *x, uint32_t rank, rg_coll_desc_t *d, array
     d->rank = rank;
     if (x->topology != NOWHERE) {
         lay_out(x->topology, n, v);
+        d->topo = &v->topo;
+    }
+    if (x->measured) {
+        v->topo = (rg_topology_t){ .ring = v->ring, .rate = v->rate };
+        measure(x->measured, n, v);
         d->topo = &v->topo;
     }
     if (!rg_kind_segmented(d->kind) || (x->lengths == EVEN && x->place == CLOSE)) return;
@@ -153,9 +172,9 @@ static void complain(const rg_algorithm_t *alg, const subject_t *x, const char *
     if (failures > 200) return;
     fprintf(stderr,
             "%s_%s size %" PRIu32 " root %" PRIu32 " count %" PRIu64 " chunk %" PRIu64 " rule_l %" PRIu32
-            " rank_order %" PRIu32 " prepare %" PRIu32 " lengths %d place %d topology %d: %s\n",
+            " rank_order %" PRIu32 " prepare %" PRIu32 " lengths %d place %d topology %d measured %d: %s\n",
             rg_kind_name(alg->kind), alg->name, x->d.size, x->d.root, x->d.count, x->d.chunk, x->d.rule_l,
-            x->d.rank_order, x->d.prepare, x->lengths, x->place, x->topology, what);
+            x->d.rank_order, x->d.prepare, x->lengths, x->place, x->topology, x->measured, what);
 }
 
 /* ---- Proofs ----------------------------------------------------------------------------------------------------- */
@@ -299,6 +318,34 @@ static uint32_t prove_topologies(const rg_algorithm_t *alg, uint32_t n, uint32_t
     return done;
 }
 
+/* Algorithms that go by what was measured: each kind of it, with a few shapes. */
+static uint32_t prove_measured(const rg_algorithm_t *alg, uint32_t n, uint32_t root) {
+    static const struct {
+        uint64_t count, chunk;
+        int lengths, place;
+    } cases[] = { { 1, 1, EVEN, CLOSE }, { 61, 3, EVEN, CLOSE },      { 70000, 2500, EVEN, CLOSE },
+                  { 0, 1, EVEN, CLOSE }, { 5, 2, STAIRS, BACKWARDS }, { 19, 4, RANDOM, ELSEWHERE } };
+    uint32_t done = 0, many = rg_kind_segmented(alg->kind) ? sizeof cases / sizeof *cases : 4;
+    if (strcmp(alg->name, "ring") != 0 && strcmp(alg->name, "direct2") != 0) return 0;
+    for (int measured = 1; measured <= 3; measured++)
+        for (uint32_t i = 0; i < many; i++) {
+            if (n > THINNED && (i + (uint32_t)measured + n) % 3 != 0) continue;
+            subject_t x = { .d = { .kind = alg->kind,
+                                   .size = n,
+                                   .root = root,
+                                   .count = cases[i].count,
+                                   .elem_size = 4,
+                                   .acc_size = 4,
+                                   .chunk = cases[i].chunk },
+                            .lengths = cases[i].lengths,
+                            .place = cases[i].place,
+                            .measured = measured };
+            limit_steps(alg, &x, STEPS_MOST / 3);
+            done += prove_options(alg, &x, i == 1);
+        }
+    return done;
+}
+
 /* Hierarchical algorithms decline when they know nothing, or say by their name that they look. */
 static int looks_at_topology(const rg_algorithm_t *alg) { return strstr(alg->name, "hier") != NULL; }
 
@@ -310,6 +357,7 @@ static uint32_t prove_all(const rg_algorithm_t *alg, uint32_t most) {
             if (looks_at_topology(alg)) done += prove_topologies(alg, n, root);
             else if (rg_kind_segmented(alg->kind)) done += prove_segments(alg, n, root);
             else done += prove_counts(alg, n, root);
+            done += prove_measured(alg, n, root);
         }
     return done;
 }

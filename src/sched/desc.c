@@ -145,6 +145,14 @@ static uint64_t *copy_segments(uint64_t *to, const uint64_t **offs, const uint64
     return to + 2 * (size_t)size;
 }
 
+static const uint32_t *copy_ranks(uint32_t **to, const uint32_t *from, size_t n) {
+    uint32_t *at = *to;
+    if (from == NULL) return NULL;
+    if (n != 0) memcpy(at, from, n * sizeof *at);
+    *to += n;
+    return at;
+}
+
 int rg_desc_copy(rg_coll_desc_t *d, void **block) {
     size_t n = d->size, words = 0, groups = 0;
     *block = NULL;
@@ -152,7 +160,7 @@ int rg_desc_copy(rg_coll_desc_t *d, void **block) {
     if (d->kind != RG_KIND_ALL_TO_ALL) d->in_offs = d->in_lens = NULL;
     int out_given = d->offs != NULL || d->lens != NULL, in_given = d->in_offs != NULL || d->in_lens != NULL;
     words += 2 * n * (size_t)(out_given + in_given);
-    if (d->topo != NULL) groups = n * d->topo->levels;
+    if (d->topo != NULL) groups = n * (d->topo->levels + (d->topo->ring != NULL) + (d->topo->rate != NULL));
     if (words == 0 && d->topo == NULL) return 1;
     /* The widest first, so that all of it is aligned. */
     size_t at_topo = words * sizeof(uint64_t), at_groups = at_topo + sizeof(rg_topology_t);
@@ -162,9 +170,11 @@ int rg_desc_copy(rg_coll_desc_t *d, void **block) {
     copy_segments(to, &d->in_offs, &d->in_lens, d->count, d->size);
     if (d->topo != NULL) {
         rg_topology_t *topo = (rg_topology_t *)(p + at_topo);
-        uint32_t *group = (uint32_t *)(p + at_groups);
-        if (groups != 0) memcpy(group, d->topo->group, groups * sizeof *group);
-        *topo = (rg_topology_t){ d->topo->levels, group };
+        uint32_t *at = (uint32_t *)(p + at_groups);
+        *topo = (rg_topology_t){ .levels = d->topo->levels };
+        topo->group = copy_ranks(&at, d->topo->group, n * d->topo->levels);
+        topo->ring = copy_ranks(&at, d->topo->ring, n);
+        topo->rate = copy_ranks(&at, d->topo->rate, n);
         d->topo = topo;
     }
     *block = p;

@@ -120,6 +120,30 @@ void rg_net_unpack(const uint8_t in[RG_NET_BYTES], rg_net_t *net);
 uint8_t rg_net_class(uint64_t value);
 uint64_t rg_net_value(uint8_t class);
 
+/* What was measured between n members, a row for each sender: KiB per second, and one way. */
+#define RG_ORDER_MAX 64
+#define RG_ORDER_EXACT 10
+typedef struct rg_links {
+    uint32_t n;
+    const uint32_t *rate, *latency_us;
+} rg_links_t;
+typedef struct rg_ring {
+    uint32_t slowest;    /* of its links */
+    uint64_t latency_us; /* once round it */
+} rg_ring_t;
+
+/* The ring whose slowest link is the fastest, and of those the shortest way round: the best of all up to
+ * RG_ORDER_EXACT members, a good one up to RG_ORDER_MAX. Begins with member 0. */
+void rg_order_ring(const rg_links_t *l, uint32_t *order);
+rg_ring_t rg_order_judge(const rg_links_t *l, const uint32_t *order);
+int rg_order_pays(rg_ring_t now, rg_ring_t then); /* so much better that the change is worth it */
+
+/* How much of an all-reduce by direct exchange each of n should own. A member that owns the share s sends and receives
+ * 1 + (n - 2) s times the data, so the longest of these over the rates is the least when all are equal, or, where one
+ * is so slow that it is the last although it owns nothing, when the others share by what they are faster. Gives the
+ * sum. */
+uint64_t rg_share_weights(const uint32_t *rate, uint32_t n, uint64_t *weight);
+
 /* The model used for a view. Pure, so that all members have the same. */
 void rg_cost_model(rg_cost_model_t *m, const rg_net_summary_t *net);
 

@@ -318,7 +318,7 @@ static void exchange_aux(rg_schedule_t *s) {
     s->gate = append(s, &step, got, n_got);
 }
 
-rg_status_t rg_sched_build(const rg_algorithm_t *alg, const rg_coll_desc_t *d, rg_schedule_t **out) {
+static rg_status_t build(const rg_algorithm_t *alg, const rg_coll_desc_t *d, rg_schedule_t **out) {
     *out = NULL;
     if (d->kind != alg->kind || !rg_desc_ok(d) || (alg->applies != NULL && !alg->applies(d))) return RG_ERR_INVALID;
     rg_schedule_t *s = calloc(1, sizeof *s);
@@ -343,4 +343,56 @@ rg_status_t rg_sched_build(const rg_algorithm_t *alg, const rg_coll_desc_t *d, r
 failed:
     rg_sched_free(s);
     return status;
+}
+
+/* ---- Rings in an order that was measured ------------------------------------------------------------------------- */
+
+/* Weights are told by rank, so there the ranks keep their places. */
+static int has_order(const rg_algorithm_t *alg, const rg_coll_desc_t *d) {
+    return d->topo != NULL && d->topo->ring != NULL && d->prepare == 0 && d->size > 2 && strcmp(alg->name, "ring") == 0;
+}
+
+/* The description as it is for the ranks in that order; arrays: two of a word for each rank. */
+static rg_coll_desc_t in_order(const rg_coll_desc_t *d, uint64_t *arrays) {
+    rg_coll_desc_t x = *d;
+    const uint32_t *ring = d->topo->ring;
+    x.topo = NULL;
+    for (uint32_t i = 0; i < d->size; i++) {
+        if (ring[i] == d->rank) x.rank = i;
+        if (ring[i] == d->root) x.root = i;
+    }
+    if (!rg_kind_segmented(d->kind)) return x;
+    for (uint32_t i = 0; i < d->size; i++) {
+        rg_span_t seg = rg_seg(d, RG_BUF_OUT, ring[i]);
+        arrays[i] = seg.off;
+        arrays[d->size + i] = seg.len;
+    }
+    x.offs = arrays;
+    x.lens = arrays + d->size;
+    x.count = d->lens != NULL ? d->count : rg_seg_total(d);
+    return x;
+}
+
+rg_status_t rg_sched_build(const rg_algorithm_t *alg, const rg_coll_desc_t *d, rg_schedule_t **out) {
+    if (!has_order(alg, d) || !rg_desc_ok(d)) return build(alg, d, out);
+    *out = NULL;
+    uint64_t *arrays = malloc(2 * (size_t)d->size * sizeof *arrays);
+    if (arrays == NULL) return RG_ERR_NOMEM;
+    const rg_coll_desc_t x = in_order(d, arrays);
+    rg_status_t status = build(alg, &x, out);
+    free(arrays);
+    if (status != RG_OK) return status;
+    rg_schedule_t *s = *out;
+    for (uint32_t i = 0; i < s->n_steps; i++) {
+        rg_step_t *step = &s->steps[i];
+        if (step->kind == RG_STEP_SEND || step->kind == RG_STEP_RECV || step->kind == RG_STEP_RECV_REDUCE)
+            step->peer = d->topo->ring[step->peer];
+    }
+    free(s->copies);
+    s->copies = NULL;
+    s->desc = *d;
+    if (rg_desc_copy(&s->desc, &s->copies)) return RG_OK;
+    rg_sched_free(s);
+    *out = NULL;
+    return RG_ERR_NOMEM;
 }

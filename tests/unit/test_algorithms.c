@@ -143,7 +143,7 @@ Test(algorithms, broadcast_scatter_all_gather__any__nobody_gets_anything_twice) 
 
 Test(algorithms, all_to_all_hier__hosts_of_four__about_one_message_from_each_between_hosts) {
     static uint32_t group[RANKS];
-    rg_topology_t topo = { 1, group };
+    rg_topology_t topo = { .levels = 1, .group = group };
     for (uint32_t r = 0; r < RANKS; r++) group[r] = r / 4;
     rg_coll_desc_t d = desc(RG_KIND_ALL_TO_ALL, RANKS, 10, 1000);
     d.topo = &topo;

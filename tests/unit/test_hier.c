@@ -33,7 +33,7 @@ static double busiest(const rg_algorithm_t *alg, uint32_t hosts, uint32_t per_ho
     uint32_t n = hosts * per_host, group[64];
     uint64_t out[8] = { 0 }, in[8] = { 0 }, most = 0;
     for (uint32_t r = 0; r < n; r++) group[r] = r / per_host;
-    rg_topology_t topo = { 1, group };
+    rg_topology_t topo = { .levels = 1, .group = group };
     rg_coll_desc_t d = { .kind = alg->kind,
                          .size = n,
                          .count = 1 << 18,
@@ -110,7 +110,7 @@ Test(hier, topology__random_and_uneven_with_one_or_two_levels__proved) {
             group[r] = any(3) ? r * hosts / n : any(hosts); /* neighbours, mostly */
             group[n + r] = site[group[r]];
         }
-        rg_topology_t topo = { 1 + any(2), group };
+        rg_topology_t topo = { .levels = 1 + any(2), .group = group };
         for (size_t a = 0; a < sizeof all / sizeof *all; a++) prove(all[a], &topo, n);
     }
 }

@@ -151,7 +151,7 @@ Test(schedule, build__a_thousand_ranks__takes_little_time_and_room) {
 Test(schedule, verify__a_thousand_ranks__logarithmic_algorithms_within_a_second) {
     static rg_schedule_t *s[1024];
     static uint32_t group[2 * 1024];
-    rg_topology_t topo = { 2, group };
+    rg_topology_t topo = { .levels = 2, .group = group };
     for (uint32_t r = 0; r < 1024; r++) group[r] = r / 8, group[1024 + r] = r / 64;
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
         rg_coll_desc_t d = desc((*a)->kind, 1024, 0, 1024);
@@ -254,7 +254,7 @@ Test(schedule, segments__lengths_or_offsets_or_none__as_the_header_says) {
 Test(schedule, build__callers_arrays_change_afterwards__schedule_has_its_own) {
     uint64_t lens[2] = { 6, 3 }, offs[2] = { 0, 10 };
     uint32_t group[2] = { 5, 6 };
-    rg_topology_t topo = { 1, group };
+    rg_topology_t topo = { .levels = 1, .group = group };
     rg_coll_desc_t d = desc(RG_KIND_ALL_GATHER, 2, 1, 9);
     d.lens = lens;
     d.offs = offs;
@@ -271,7 +271,7 @@ Test(schedule, build__callers_arrays_change_afterwards__schedule_has_its_own) {
 Test(schedule, build__impossible_shapes__invalid) {
     static const uint64_t far[2] = { UINT64_MAX - 3, 0 }, lens[2] = { 8, 8 };
     static const uint32_t group[2] = { 0, 1 };
-    static const rg_topology_t deep = { RG_LEVELS_MAX + 1, group };
+    static const rg_topology_t deep = { .levels = RG_LEVELS_MAX + 1, .group = group };
     rg_coll_desc_t bad[6];
     for (int i = 0; i < 6; i++) bad[i] = desc(RG_KIND_ALL_GATHER, 2, 0, 8);
     bad[0].offs = far;

@@ -130,7 +130,7 @@ Test(tuning, find__several_fit__nearest_and_narrowest) {
 
 Test(tuning, find__hosts_known__only_those) {
     static const uint32_t groups[4] = { 7, 7, 3, 3 };
-    rg_topology_t topo = { 1, groups };
+    rg_topology_t topo = { .levels = 1, .group = groups };
     rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 4, 256);
     rg_tuning_t *t = parsed(table);
     d.topo = &topo;
@@ -197,7 +197,7 @@ Test(tuning, choose__word_then_file_then_cost) {
 /* The prediction of the one that is chosen is the least. */
 Test(tuning, explain__every_kind__agrees_with_the_choice) {
     static const uint32_t groups[8] = { 0, 0, 0, 0, 1, 1, 1, 1 };
-    static const rg_topology_t topo = { 1, groups };
+    static const rg_topology_t topo = { .levels = 1, .group = groups };
     for (int kind = 0; kind < RG_KIND_COUNT; kind++)
         for (int hosts = 1; hosts < 3; hosts++) {
             rg_net_summary_t net = rg_net_plain(8, 4, hosts == 1);
