@@ -37,7 +37,7 @@ typedef enum rg_diloco_variant {
     RG_DILOCO_STREAMING = 1, /* the same by fragments, each sent while training goes on. lr 0.4, H 100, 4 fragments
                                 that are merged 5 steps after they were sent */
     RG_DILOCO_EAGER = 2,     /* D' arrives a round late, the member's own share at once. lr 0.4, H 100 */
-    RG_DILOCO_DELAYED = 3,   /* D' arrives a round late. lr 0.7, mu 0.9, H 500 */
+    RG_DILOCO_DELAYED = 3,   /* D' arrives a round late. lr 0.4, mu 0.6, H 100 */
     RG_DILOCO_CO2 = 4,       /* late as well: heavy-ball momentum, less of what is stale, clipped. lr 1, mu 0.5, H 48 */
     RG_DILOCO_DECOUPLED = 5, /* members count by tokens * tokens / steps; directions and lengths are averaged apart. 8
                                 fragments, merged 2 steps later. lr 0.7, mu 0.9, H 24 */
@@ -95,8 +95,7 @@ typedef struct rg_diloco rg_diloco_t;
 /* Errors: INVALID (the text names the field), NOMEM. */
 rg_status_t rg_diloco_create(const rg_diloco_config_t *config, rg_diloco_t **out, rg_error_t *err);
 
-/* Before the group is destroyed. Waits for what is in flight, at most until its deadline; rg_group_abort() before it
- * ends that at once. NULL is fine. */
+/* Stops, and frees. NULL is fine. */
 void rg_diloco_destroy(rg_diloco_t *d);
 
 #define RG_DILOCO_ALONE 1u /* a fragment of its own, merged by AVG: for embeddings */
@@ -115,6 +114,11 @@ rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err);
 
 /* Joins as rg_group_join(), but fetches the anchor first, from members that go on meanwhile; then starts. */
 rg_status_t rg_diloco_join(rg_diloco_t *d, const rg_config_t *config, rg_group_t **out, rg_error_t *err);
+
+/* Lets go of the group: before that is left or destroyed, if the handle is to be used in another one, or is destroyed
+ * later. Waits for what is in flight, at most until its deadline; rg_group_abort() before it ends that at once. After
+ * it rg_diloco_start() and rg_diloco_join() begin where this member was. NULL, or not started: nothing. */
+void rg_diloco_stop(rg_diloco_t *d);
 
 typedef struct rg_diloco_result {
     size_t struct_size;

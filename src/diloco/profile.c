@@ -47,6 +47,11 @@ rg_status_t rg_diloco_profile(rg_diloco_variant_t variant, rg_diloco_config_t *c
         c.every = 100;
         c.lr = 0.4f;
         break;
+    case RG_DILOCO_DELAYED: /* momentum 0.9 with a delay of a round diverges on small models */
+        c.every = 100;
+        c.lr = 0.4f;
+        c.momentum = 0.6f;
+        break;
     case RG_DILOCO_CO2:
         c.every = 48;
         c.lr = 1;

@@ -39,6 +39,7 @@ rg_status_t rg_diloco_create(const rg_diloco_config_t *config, rg_diloco_t **out
 
 void rg_diloco_destroy(rg_diloco_t *d) {
     if (!d || d->forks != rg_os_forks()) return; /* a forked child has not the thread, and its locks may be taken */
+    rg_diloco_stop(d);
     rg_dl_thread_end(d);
     rg_state_destroy(d->state);
     for (uint32_t p = 0; p < d->n && d->fragment; p++) {

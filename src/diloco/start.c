@@ -4,6 +4,7 @@
 #include "diloco/internal.h"
 
 #include "observe/log.h"
+#include "os/os.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +40,15 @@ rg_status_t rg_dl_sync(rg_diloco_t *d, char *text, size_t cap) {
 }
 
 /* What turns floats into fewer bytes belongs to a group. What is kept goes with this member. */
+static void drop_codec(rg_diloco_t *d, rg_dl_fragment_t *f) {
+    const float *had = d->kept ? rg_dl_kept(f->z, f->top, f->count) : NULL;
+    if (had) memcpy(d->kept + f->at, had, (size_t)f->count * sizeof *had);
+    rg_quantiser_destroy(f->z);
+    rg_topk_reducer_destroy(f->top);
+    f->z = NULL;
+    f->top = NULL;
+}
+
 static rg_status_t make_codec(rg_diloco_t *d, rg_dl_fragment_t *f, rg_group_t *group, rg_error_t *err) {
     rg_quant_t q = RG_QUANT_INIT(d->c.wire);
     rg_topk_t t = RG_TOPK_INIT;
@@ -58,16 +68,21 @@ static rg_status_t make_codec(rg_diloco_t *d, rg_dl_fragment_t *f, rg_group_t *g
 static rg_status_t make_codecs(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) {
     rg_status_t st = RG_OK;
     for (uint32_t p = 0; st == RG_OK && p < d->n; p++) {
-        rg_dl_fragment_t *f = &d->fragment[p];
-        const float *had = d->kept ? rg_dl_kept(f->z, f->top, f->count) : NULL;
-        if (had) memcpy(d->kept + f->at, had, (size_t)f->count * sizeof *had);
-        rg_quantiser_destroy(f->z);
-        rg_topk_reducer_destroy(f->top);
-        f->z = NULL;
-        f->top = NULL;
-        st = make_codec(d, f, group, err);
+        drop_codec(d, &d->fragment[p]);
+        st = make_codec(d, &d->fragment[p], group, err);
     }
     return st;
+}
+
+void rg_diloco_stop(rg_diloco_t *d) {
+    if (!d || !d->g || d->forks != rg_os_forks()) return;
+    if (d->flying >= 0) {
+        rg_diloco_result_t last = RG_DILOCO_RESULT_INIT;
+        rg_dl_take_in(d, &last);
+    }
+    rg_state_serve_end(d->state);
+    for (uint32_t p = 0; p < d->n; p++) drop_codec(d, &d->fragment[p]);
+    d->g = NULL;
 }
 
 rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) {
@@ -76,12 +91,13 @@ rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) 
     if (!group) return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_start: group is NULL");
     st = rg_dl_prepare(d, err);
     if (st != RG_OK) return st;
-    if (d->flying >=
-        0) { /* of a group that this member was in before, or before a repair; how it ended is known there */
+    if (d->g && d->g != group)
+        return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_start: started in another group; rg_diloco_stop() first");
+    if (d->flying >= 0) { /* of before a repair */
         rg_diloco_result_t before = RG_DILOCO_RESULT_INIT;
         rg_dl_take_in(d, &before);
     }
-    if (d->g != group) {
+    if (!d->g) {
         st = make_codecs(d, group, err);
         if (st != RG_OK) return st;
     }
@@ -129,6 +145,7 @@ rg_status_t rg_diloco_join(rg_diloco_t *d, const rg_config_t *config, rg_group_t
     if (st != RG_OK) return st;
     st = rg_diloco_start(d, *out, err);
     if (st == RG_OK) return RG_OK;
+    rg_diloco_stop(d);
     rg_group_destroy(*out);
     *out = NULL;
     return st;

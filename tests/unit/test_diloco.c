@@ -402,11 +402,13 @@ static int one_returns(rig_member_t *m, void *arg) {
         return finish(m, &o, m->rig->n);
     }
     if (steps_until(m, &o, c->every)) return 1;
+    /* Half of the variants come back with the handle that they had, which was in use, the others with a new one. */
+    if (c->variant % 2) rg_diloco_stop(o.d);
+    else rg_diloco_destroy(o.d);
     rg_group_leave(m->g);
-    rg_diloco_destroy(o.d);
     rg_group_destroy(m->g);
     m->g = NULL;
-    if (open_model(m, &o, c)) return 1;
+    if (c->variant % 2 == 0 && open_model(m, &o, c)) return 1;
     memset(o.p, 0, sizeof o.p);
     rg_config_t config = m->rig->config;
     rg_error_t err = { RG_OK, 0, "" };
