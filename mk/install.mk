@@ -4,6 +4,7 @@
 install: all
 	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/regroup.h include/regroup_quant.h include/regroup_sparse.h include/regroup_quorum.h include/regroup_diloco.h \
+	    include/regroup_window.h \
 	    $(DESTDIR)$(INCLUDEDIR)/
 	install -m 644 $(STATIC) $(DESTDIR)$(LIBDIR)/libregroup.a
 	install -m 755 $(SHARED).$(VERSION) $(DESTDIR)$(LIBDIR)/libregroup.so.$(VERSION)
@@ -18,6 +19,7 @@ install: all
 uninstall:
 	rm -f $(DESTDIR)$(INCLUDEDIR)/regroup.h $(DESTDIR)$(INCLUDEDIR)/regroup_quant.h \
 	    $(DESTDIR)$(INCLUDEDIR)/regroup_sparse.h $(DESTDIR)$(INCLUDEDIR)/regroup_quorum.h $(DESTDIR)$(INCLUDEDIR)/regroup_diloco.h \
+	    $(DESTDIR)$(INCLUDEDIR)/regroup_window.h \
 	    $(DESTDIR)$(LIBDIR)/libregroup.a $(DESTDIR)$(LIBDIR)/libregroup.so \
 	    $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libregroup.so.$(VERSION) \
 	    $(DESTDIR)$(LIBDIR)/pkgconfig/regroup.pc $(DESTDIR)$(PREFIX)/bin/regroup

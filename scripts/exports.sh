@@ -3,7 +3,7 @@
 # exports.sh LIBRARY, from the root of the repository.
 set -eu
 lib=$1
-public="include/regroup.h include/regroup_quant.h include/regroup_sparse.h include/regroup_quorum.h include/regroup_diloco.h"
+public="include/regroup.h include/regroup_quant.h include/regroup_sparse.h include/regroup_quorum.h include/regroup_diloco.h include/regroup_window.h"
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 sed -n '/^global:/,/^local:/p' regroup.map | grep -oE 'rg_[a-z0-9_]+' | sort > "$tmp/map"
