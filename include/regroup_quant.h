@@ -54,6 +54,16 @@ typedef enum rg_wire {
 /* NaN counts as 0 and an infinity as the largest finite f32 of its sign. Without it they are an error. */
 #define RG_QUANT_SATURATE 2u
 
+/* The way of a reduction; see the collectives below. */
+typedef enum rg_quant_form {
+    RG_QUANT_AUTO = 0, /* direct or two-level, whichever is predicted to take less time */
+    RG_QUANT_DIRECT = 1,
+    RG_QUANT_RING = 2,
+    RG_QUANT_TWO_LEVEL = 3,
+    RG_QUANT_INTEGER = 4, /* int8, int4 and ternary */
+    RG_QUANT_FORM_COUNT = 5
+} rg_quant_form_t;
+
 typedef struct rg_quant {
     uint32_t size; /* sizeof(rg_quant_t) */
     rg_wire_t wire;
@@ -61,14 +71,19 @@ typedef struct rg_quant {
     uint64_t seed; /* RG_QUANT_STOCHASTIC: the same on all members for equal bits where that matters */
     float
         scale; /* RG_WIRE_TERNARY: the scale to use, for example the largest of all members'; 0: max|x| of this call */
+    uint32_t form; /* rg_quant_form_t, for collectives; 0: what RG_QUANT_ALGORITHM says ("ring", or
+                      "all_reduce=ring,reduce_scatter=two-level"), else by cost. Equal on all members */
 } rg_quant_t;
 
 #define RG_QUANT_INIT(w)                                                                                               \
-    { (uint32_t)sizeof(rg_quant_t), (w), 0, 0, 0 }
+    { (uint32_t)sizeof(rg_quant_t), (w), 0, 0, 0, 0 }
 
 /* "int8", "mxfp4", ...; NULL for no wire form. rg_wire_by_name() gives 0 for no name of one. Any thread. */
 const char *rg_wire_name(rg_wire_t wire);
 rg_wire_t rg_wire_by_name(const char *name);
+
+/* "auto", "direct", "ring", "two-level", "integer"; NULL for no form. Any thread. */
+const char *rg_quant_form_name(uint32_t form);
 
 /* Elements of a block; 0: a block has them all. */
 uint64_t rg_quant_block(rg_wire_t wire);
@@ -95,14 +110,27 @@ double rg_quant_bound(const rg_quant_t *q, const void *bytes, uint64_t n);
 /* ---- Collectives
  * -------------------------------------------------------------------------------------------------------
  *
- * Reductions and gathers of f32 of which only quantised bytes travel. All members get the same bits: a slice is reduced
- * by its owner alone, in f32 and in the order of ranks, encoded once, passed on as it is, and the owner too takes what
- * its own bytes decode to. Two quantisations whatever the number of members; 2(n-1)/n of the encoded bytes per member
- * each way. What the owner of a slice adds itself is not quantised.
+ * Reductions and gathers of f32 of which only quantised bytes travel (but inside of a host, where the form has two
+ * levels). All members get the same bits: a slice is finished by its owner alone, which encodes it once; it is passed
+ * on as it is, and the owner too takes what its own bytes decode to. How a slice of the sum comes about:
  *
- * They block, and are made of operations of the group: calls of one group and tag are in the same order everywhere. A
- * lost member is handled as on_fault says: RETRY begins again with those who are left, who then are the contributors.
- * The input is never written; the output, which may be the input, only after everything has arrived. */
+ *   direct     everybody sends its owner what it encoded; the owner adds up, in f32 and in the order of ranks, its own
+ *              unrounded. Two quantisations whatever the number of members
+ *   ring       each member decodes what its neighbour sends, adds its own, and encodes again: n quantisations, which
+ * add up, and n - 1 hops; no more bytes than direct, all of them between neighbours. For those who ask for it two-level
+ * members of one host (rg_config_t.host) add theirs up as they are, and one of them for each slice sends the host's sum
+ * encoded to the owner: only 1 / (members of the host) as many bytes between hosts, and less error integer    all agree
+ * on a scale for each block of 256 (ternary: for all) and send whole multiples of it, which the owner adds up exactly
+ * and passes on in as many bits as the sum needs: one quantisation for each member, no other error, the same bits
+ * whatever the order; log2(n) bits more for each element on the way back
+ *
+ * All-gather passes encoded bytes on unchanged by whatever algorithm rg_all_gather() uses (RG_ALGORITHM), so it has no
+ * forms.
+ *
+ * They block (below are forms that do not), and are made of operations of the group: calls of one group and tag are in
+ * the same order everywhere. A lost member is handled as on_fault says: RETRY begins again with those who are left, who
+ * then are the contributors. The input is never written; the output, which may be the input, only after everything has
+ * arrived. */
 
 typedef struct rg_quantiser rg_quantiser_t;
 
@@ -119,7 +147,9 @@ typedef struct rg_feedback {
 
 /* Holds the buffers that its calls use, and what is kept. `q` is equal on all members (the seed may differ: then
  * members round independently of each other, as they should). feedback may be NULL: none. The group may be a sub-group;
- * it outlives the quantiser. INVALID, NOMEM. One thread at a time. */
+ * it outlives the quantiser. INVALID, NOTSUP (no integers in this wire form), NOMEM. One thread at a time.
+ * rg_quantiser_destroy() waits for the request that runs; those that have not begun, and all that nobody has waited
+ * for, are gone. */
 rg_status_t rg_quantiser_create(rg_group_t *group, const rg_quant_t *q, const rg_feedback_t *feedback,
                                 rg_quantiser_t **out, rg_error_t *err);
 void rg_quantiser_destroy(rg_quantiser_t *z);
@@ -145,11 +175,37 @@ rg_status_t rg_quant_all_gather(rg_quantiser_t *z, const float *in, float *out, 
  * sum is. 0 before the first. */
 double rg_quantiser_bound(const rg_quantiser_t *z);
 
+/* The form that the last successful call took: for RG_QUANT_AUTO too. RG_QUANT_AUTO before the first. */
+rg_quant_form_t rg_quantiser_form(const rg_quantiser_t *z);
+
 /* What is kept: *n elements, those of the last successful call with feedback (0 before it), to be read, written (for
  * example from a file, after setting their number with rg_quantiser_keep) or zeroed between calls. NULL without. A call
  * with another count begins with zeroes. rg_quantiser_keep: NOMEM, or INVALID without feedback. */
 float *rg_quantiser_kept(rg_quantiser_t *z, uint64_t *n);
 rg_status_t rg_quantiser_keep(rg_quantiser_t *z, uint64_t n);
+
+/* ---- Without blocking --------------------------------------------------------------------------------------------
+ *
+ * The same calls in the background, encoding and decoding included, in a thread that the quantiser has from the first
+ * of them on; so that a transfer overlaps the computation of what comes next. opts->tag is needed, and is one that
+ * nothing else uses meanwhile: operations of the group that have other tags may be called at the same time. Requests of
+ * one quantiser run one after the other, in the order of the calls, which is the same on all members. Until a request
+ * is waited for, its buffers and the quantiser belong to the library; the time limit counts from when its turn comes.
+ * Wait for all of them before rg_group_boundary(). Errors at once: INVALID, NOMEM, SYSTEM (no thread). */
+
+typedef struct rg_quant_request rg_quant_request_t;
+
+rg_status_t rg_quant_iall_reduce(rg_quantiser_t *z, const float *in, float *out, uint64_t count, rg_op_t op,
+                                 const rg_opts_t *opts, rg_quant_request_t **req);
+rg_status_t rg_quant_ireduce_scatter(rg_quantiser_t *z, const float *in, float *out, uint64_t count, rg_op_t op,
+                                     const rg_opts_t *opts, rg_quant_request_t **req);
+rg_status_t rg_quant_iall_gather(rg_quantiser_t *z, const float *in, float *out, uint64_t count, const rg_opts_t *opts,
+                                 rg_quant_request_t **req);
+
+/* Blocks until the request is finished, fills `result` (may be NULL), frees the request and returns its status. Only
+ * one thread may wait for a request. rg_quant_test(): RG_AGAIN while it runs; else as rg_quant_wait(). */
+rg_status_t rg_quant_wait(rg_quant_request_t *req, rg_result_t *result);
+rg_status_t rg_quant_test(rg_quant_request_t *req, rg_result_t *result);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

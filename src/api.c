@@ -217,6 +217,18 @@ rg_status_t rg_shape(rg_group_t *h, uint32_t *n, uint32_t *rank, uint64_t *epoch
     return st;
 }
 
+void rg_shape_hosts(rg_group_t *h, uint32_t *host, uint32_t n, rg_cost_model_t *m) {
+    rg_group_t *g = rg_root(h);
+    for (uint32_t i = 0; i < n; i++) host[i] = i;
+    memset(m, 0, sizeof *m);
+    rg_lock(g);
+    rg_roster_t *r = g->phase == RG_PHASE_MEMBER && !h->ended ? rg_roster_for(h, h->gen) : NULL;
+    if (r) *m = r->model;
+    if (r && r->n == n && r->topo.levels) memcpy(host, r->topo.group, n * sizeof *host);
+    rg_roster_put(r);
+    rg_unlock(g);
+}
+
 rg_status_t rg_group_info(rg_group_t *h, rg_info_t *info) {
     rg_info_t i = RG_INFO_INIT;
     rg_status_t st = info ? rg_usable(h) : RG_ERR_INVALID;

@@ -494,6 +494,31 @@ FN void row_ternary(const uint8_t *w, uint64_t n, float *out, int add) {
 TGT static void dec_ternary(const uint8_t *w, uint64_t n, float *out) { row_ternary(w, n, out, 0); }
 TGT static void add_ternary(const uint8_t *w, uint64_t n, float *out) { row_ternary(w, n, out, 1); }
 
+/* ---- Levels of a given scale ---------------------------------------------------------------------------------------
+ */
+
+FN void run_levels(const rg_code_t *c, uint64_t first, const float *x, uint32_t n, float s, int32_t most, int8_t *q,
+                   int st) {
+    float finite[RUN], by = divisor(s);
+    if (__builtin_expect(c->saturate, 0)) {
+        made_finite(x, n, finite);
+        x = finite;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        float y = clamped_f32(x[i] / by, (float)most);
+        int32_t v = st ? to_below(y + random_unit(c, first, i)) : to_nearest(y);
+        q[i] = (int8_t)clamped(v, -most, most);
+    }
+}
+
+TGT static void levels(const rg_code_t *c, uint64_t first, const float *x, uint64_t n, float s, int32_t most,
+                       int8_t *q) {
+    for (; n >= RUN; n -= RUN, first += RUN, x += RUN, q += RUN)
+        if (c->stochastic) run_levels(c, first, x, RUN, s, most, q, 1);
+        else run_levels(c, first, x, RUN, s, most, q, 0);
+    if (n != 0) run_levels(c, first, x, (uint32_t)n, s, most, q, c->stochastic);
+}
+
 /* ---- The table ------------------------------------------------------------------------------------------------------
  */
 
@@ -505,4 +530,4 @@ TGT static void add_ternary(const uint8_t *w, uint64_t n, float *out) { row_tern
         [RG_WIRE_MXFP8] = PREFIX##mxfp8, [RG_WIRE_MXFP8_E5M2] = PREFIX##mxfp8_e5m2, [RG_WIRE_MXFP4] = PREFIX##mxfp4    \
     }
 
-const rg_codec_table_t LEVEL = { .encode = ALL(enc_), .decode = ALL(dec_), .decode_add = ALL(add_) };
+const rg_codec_table_t LEVEL = { .encode = ALL(enc_), .decode = ALL(dec_), .decode_add = ALL(add_), .levels = levels };

@@ -69,17 +69,27 @@ static uint64_t spread(uint64_t v) {
     return v ^ v >> 31;
 }
 
+static rg_code_t code_of(const rg_quant_t *q, uint64_t op) {
+    uint64_t key = spread(spread(q->seed + 0x9e3779b97f4a7c15ull) ^ op);
+    return (rg_code_t){ .key = { (uint32_t)key, (uint32_t)(key >> 32) },
+                        .stochastic = (q->flags & RG_QUANT_STOCHASTIC) != 0,
+                        .saturate = (q->flags & RG_QUANT_SATURATE) != 0,
+                        .scale = q->scale };
+}
+
+void rg_quant_levels(const rg_quant_t *q, uint64_t op, uint64_t first, const float *x, uint64_t n, float s,
+                     int32_t most, int8_t *to) {
+    rg_code_t c = code_of(q, op);
+    table()->levels(&c, first, x, n, s, most, to);
+}
+
 rg_status_t rg_quant_encode(const rg_quant_t *q, uint64_t op, uint64_t first, const float *x, uint64_t n, void *wire) {
     if (q == NULL || q->size != sizeof *q || !known(q->wire) || (q->flags & ~(RG_QUANT_STOCHASTIC | RG_QUANT_SATURATE)))
         return RG_ERR_INVALID;
     if (!(q->scale >= 0.0f) || isinf(q->scale)) return RG_ERR_INVALID;
     if (n == 0) return RG_OK;
     if (x == NULL || wire == NULL) return RG_ERR_INVALID;
-    uint64_t key = spread(spread(q->seed + 0x9e3779b97f4a7c15ull) ^ op);
-    rg_code_t c = { .key = { (uint32_t)key, (uint32_t)(key >> 32) },
-                    .stochastic = (q->flags & RG_QUANT_STOCHASTIC) != 0,
-                    .saturate = (q->flags & RG_QUANT_SATURATE) != 0,
-                    .scale = q->scale };
+    rg_code_t c = code_of(q, op);
     return table()->encode[q->wire](&c, first, x, n, wire) ? RG_OK : RG_ERR_INVALID;
 }
 
@@ -146,8 +156,7 @@ static double bound_16(rg_wire_t wire, const uint8_t *w, uint64_t n) {
         top = m > top ? m : top;
     }
     double most = value_of(wire, top);
-    return wire == RG_WIRE_BF16 ? fmax(most * (0x1p-8 + 0x1p-15), 0x1p-134)
-                                : fmax(most * (0x1p-11 + 0x1p-21), 0x1p-25);
+    return wire == RG_WIRE_BF16 ? fmax(most * (0x1p-8 + 0x1p-15), 0x1p-134) : fmax(most * (0x1p-11 + 0x1p-21), 0x1p-25);
 }
 
 double rg_quant_bound(const rg_quant_t *q, const void *bytes, uint64_t n) {

@@ -27,9 +27,14 @@ typedef struct rg_code {
 typedef int (*rg_encode_fn)(const rg_code_t *c, uint64_t first, const float *x, uint64_t n, uint8_t *w);
 typedef void (*rg_decode_fn)(const uint8_t *w, uint64_t n, float *out);
 
+/* Whole multiples of s from -most to most, and s itself 0 for zeroes. */
+typedef void (*rg_levels_fn)(const rg_code_t *c, uint64_t first, const float *x, uint64_t n, float s, int32_t most,
+                             int8_t *q);
+
 typedef struct rg_codec_table {
     rg_encode_fn encode[RG_WIRE_COUNT];
     rg_decode_fn decode[RG_WIRE_COUNT], decode_add[RG_WIRE_COUNT];
+    rg_levels_fn levels;
 } rg_codec_table_t;
 
 extern const rg_codec_table_t rg_codecs_scalar;
@@ -37,5 +42,9 @@ extern const rg_codec_table_t rg_codecs_scalar;
 extern const rg_codec_table_t rg_codecs_avx2;
 extern const rg_codec_table_t rg_codecs_avx512;
 #endif
+
+/* Whole multiples of s by the rounding of q: what a wire form would hold, with a scale from elsewhere. */
+void rg_quant_levels(const rg_quant_t *q, uint64_t op, uint64_t first, const float *x, uint64_t n, float s,
+                     int32_t most, int8_t *to);
 
 #endif

@@ -1,6 +1,6 @@
 /* frame.h: what calls that are made of several operations of a group share: options, one deadline for all of it,
  * results, and what becomes of a lost member. Relies on the public operations ending alike on all members. Included by
- * src/sparse only; it must not decide what a call computes. */
+ * src/sparse and src/quant only; it must not decide what a call computes. */
 #ifndef RG_SPARSE_FRAME_H
 #define RG_SPARSE_FRAME_H
 

@@ -70,14 +70,19 @@ int rig_gate(rig_member_t *m, uint32_t gate, uint32_t count) {
     return rc ? rig_complain(m, __FILE__, __LINE__, "gate %u: not all came", gate) : 0;
 }
 
+uint32_t rig_per_host;
+
 rg_group_t *rig_join(rig_member_t *m, uint32_t min_size) {
     rg_config_t c = m->rig->config;
+    char host[32];
     rg_group_t *g = NULL;
     rg_error_t err = { RG_OK, 0, "" };
     c.coordinator = m->rig->address;
     c.min_size = min_size;
     c.order = m->index + 1;
     if (!c.log_user) c.log_user = m;
+    snprintf(host, sizeof host, "host-%u", rig_per_host ? m->index / rig_per_host : 0);
+    if (rig_per_host) c.host = host;
     if (rg_group_join(&c, &g, &err) != RG_OK) rig_complain(m, __FILE__, __LINE__, "join: %s", err.text);
     return g;
 }

@@ -51,6 +51,10 @@ struct rig {
  * complains. */
 void rig_run(uint32_t n, const char *transport, const rg_config_t *config, rig_body_fn body, void *arg);
 
+/* Members with this many neighbouring indexes have one host's name; 0: that is left to the library. Set it before
+ * rig_run(). */
+extern uint32_t rig_per_host;
+
 /* Joins the rig's group (again); for members that come later. */
 rg_group_t *rig_join(rig_member_t *m, uint32_t min_size);
 

@@ -209,12 +209,14 @@ static int late(rig_member_t *m, void *arg) {
     (void)arg;
     RIG_OK(m, rg_quantiser_create(m->g, &q, NULL, &z, NULL));
     o.timeout_ms = 300;
+    /* The others end with whoever's time is over first. */
+    RIG_NEED(m, rig_gate(m, 1, m->rig->n) == 0, "gate");
     if (m->index != 1) {
         uint64_t from = rig_now();
         rg_status_t st = rg_quant_all_reduce(z, in, out, 64, RG_SUM, &o);
         uint64_t took = (rig_now() - from) / 1000000;
         RIG_NEED(m, st == RG_ERR_TIMEOUT, "%s: %s", rg_status_name(st), rig_errmsg(m));
-        RIG_NEED(m, took >= 290 && took < 300 + 2000 * RIG_SLOW, "after %u ms", (unsigned)took);
+        RIG_NEED(m, took >= 200 && took < 300 + 2000 * RIG_SLOW, "after %u ms", (unsigned)took);
     }
     RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
     rg_quantiser_destroy(z);
