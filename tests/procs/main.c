@@ -56,6 +56,7 @@ int main(int argc, char **argv) {
                   { "security", test_security },
                   { "env", test_env },
                   { "state", test_state },
+                  { "quorum", test_quorum },
                   { "shm", test_shm },
                   { "paths", test_paths },
                   { "cases", test_cases },

@@ -84,6 +84,7 @@ void test_garbage(void);
 void test_security(void);
 void test_env(void);
 void test_state(void);
+void test_quorum(void);
 void test_shm(void);
 void test_paths(void);
 void test_cases(void);

@@ -1,0 +1,183 @@
+/* test_quorum.c: quorum reductions of real processes. Members are killed at random moments, the one that decides among
+ * them, and all that stay must have got the same outcome of every round. One is stopped: the others go on at their
+ * pace, and it catches up. What members got is noted in shared memory by round. */
+#include "procs.h"
+#include "regroup_quorum.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N 5
+#define ROUNDS 20000
+#define COUNT 3000
+
+struct quorum {
+    char address[128], group[32];
+    rg_quorum_config_t c;
+    volatile int end;
+    volatile uint64_t at[N]; /* rounds passed */
+    volatile uint64_t worst_wait_ns, included[N];
+    uint64_t hash[N][ROUNDS];
+};
+
+static uint64_t hash_of(const float *x, const rg_quorum_result_t *r) {
+    uint64_t h = 14695981039346656037u ^ r->decided_by;
+    for (uint32_t i = 0; i < r->contributors && i < N; i++) h = (h ^ r->contributor_ids[i]) * 1099511628211u;
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t b;
+        memcpy(&b, &x[i], sizeof b);
+        h = (h ^ b) * 1099511628211u;
+    }
+    return h | 1;
+}
+
+static int rounds(struct quorum *s, rg_quorum_t *q, int index) {
+    static float x[COUNT], out[COUNT];
+    uint64_t ids[N];
+    rg_quorum_result_t r = RG_QUORUM_RESULT_INIT;
+    r.contributor_ids = ids;
+    r.contributor_cap = N;
+    for (uint64_t round = 1; round < ROUNDS && !s->end; round++) {
+        procs_nap();
+        for (int i = 0; i < COUNT; i++) x[i] = (float)(index + 1) * 0.1f + (float)(round % 1000);
+        rg_status_t st = rg_quorum_reduce(q, x, out, NULL, 20000, &r);
+        if (s->end) break;           /* some have left by now */
+        if (st == RG_ERR_RESOURCE) { /* so far behind, on a busy host */
+            PROCS_REQUIRE(rg_quorum_seek(q, r.newest + 1) == RG_OK, "seek");
+            round = r.newest;
+            continue;
+        }
+        PROCS_REQUIRE(st == RG_OK && r.round == round, "member %d, round %llu: %s %s", index, (unsigned long long)round,
+                      rg_status_name(st), r.text);
+        s->hash[index][round] = hash_of(out, &r);
+        if (index == 0 && r.waited_ns > s->worst_wait_ns) s->worst_wait_ns = r.waited_ns;
+        s->included[index] += r.included;
+        s->at[index] = round;
+    }
+    return 0;
+}
+
+static int member(int index, void *arg) {
+    struct quorum *s = arg;
+    rg_group_t *g = NULL;
+    rg_quorum_t *q;
+    rg_error_t err;
+    rg_config_t cfg = procs_config(s->address, s->group, N, (uint32_t)index);
+    PROCS_REQUIRE(rg_group_join(&cfg, &g, &err) == RG_OK, "join: %s", err.text);
+    PROCS_REQUIRE(rg_quorum_create(g, &s->c, &q, &err) == RG_OK, "create: %s", err.text);
+    int rc = rounds(s, q, index);
+    PROCS_REQUIRE(PROCS_WAIT(s->end, 60), "no end");
+    rg_quorum_destroy(q);
+    rg_group_destroy(g);
+    return rc;
+}
+
+/* Every round that one of those who stayed has passed has one outcome. `from`: the members before have died. */
+static int alike(const struct quorum *s, int from, uint64_t *checked, int planted) {
+    for (uint64_t r = 1; r < ROUNDS; r++) {
+        uint64_t h = 0;
+        for (int i = from; i < N; i++) {
+            if (!s->hash[i][r]) continue;
+            if (h && s->hash[i][r] != h) {
+                if (!planted)
+                    fprintf(stderr, "test_quorum: round %llu differs at member %d\n", (unsigned long long)r, i);
+                return 0;
+            }
+            h = s->hash[i][r];
+            ++*checked;
+        }
+    }
+    return 1;
+}
+
+static int begin(struct quorum *s, struct procs_coordinator *co, uint32_t heartbeat_ms, uint32_t k, uint32_t grace_us,
+                 pid_t *pids) {
+    const rg_quorum_config_t c = RG_QUORUM_CONFIG_INIT;
+    if (procs_coordinator_start(co, heartbeat_ms)) return 0;
+    memset(s, 0, sizeof *s);
+    memcpy(s->address, co->address, sizeof s->address);
+    memcpy(s->group, "quorum", 7);
+    s->c = c;
+    s->c.count = COUNT;
+    s->c.op = RG_AVG;
+    s->c.at_least = k;
+    s->c.grace_us = grace_us;
+    s->c.history = 64;
+    for (int i = 0; i < N; i++) pids[i] = procs_fork(member, i, s);
+    return 1;
+}
+
+static int finish(struct quorum *s, struct procs_coordinator *co, const pid_t *pids, int from) {
+    int ok = 1;
+    s->end = 1;
+    for (int i = from; i < N; i++) ok = procs_end(pids[i], 30) == 0 && ok;
+    return procs_coordinator_stop(co) == 0 && ok;
+}
+
+/* Members 0, 1 and 2, who decide one after the other, are killed at moments that the seed says. */
+static int killed(struct quorum *s, uint32_t k, unsigned seed, uint64_t *checked) {
+    struct procs_coordinator co;
+    pid_t pids[N];
+    int ok = 1;
+    unsigned state = seed * 2654435761u + 1;
+    if (!begin(s, &co, 1000, k, 2000, pids)) return 0;
+    for (int i = 0; i < 3 && ok; i++) {
+        uint64_t to = s->at[N - 1] + 5 + (state = state * 1103515245u + 12345u) / 65536 % 20;
+        ok = PROCS_WAIT(s->at[N - 1] >= to, 20);
+        uint64_t until = procs_now() + (state = state * 1103515245u + 12345u) / 65536 % 3000 * 1000;
+        while (procs_now() < until) {}
+        kill(pids[i], SIGKILL);
+        procs_end(pids[i], 10);
+    }
+    uint64_t was = s->at[N - 1];
+    ok = ok && PROCS_WAIT(s->at[N - 1] >= was + 20 && s->at[N - 2] >= was + 20, 20);
+    if (!ok) fprintf(stderr, "test_quorum: seed %u: no progress\n", seed);
+    ok = finish(s, &co, pids, 3) && ok;
+    return alike(s, 3, checked, 0) && ok;
+}
+
+static int kills(void) {
+    struct quorum *s = procs_shared(sizeof *s);
+    uint64_t checked = 0;
+    int ok = 1;
+    for (unsigned seed = 1; seed <= 6 && ok; seed++) ok = killed(s, 1 + seed % 2, seed, &checked);
+    s->hash[3][7] ^= 2;
+    ok = ok && !alike(s, 3, &checked, 1); /* the planted difference is found */
+    printf("       %llu outcomes of rounds compared\n", (unsigned long long)checked);
+    return ok;
+}
+
+static int stopped(void) {
+    struct quorum *s = procs_shared(sizeof *s);
+    struct procs_coordinator co;
+    pid_t pids[N];
+    uint64_t checked = 0;
+    if (!begin(s, &co, 20000, 2, 10000, pids)) return 0;
+    int ok = PROCS_WAIT(s->at[0] > 20 && s->at[N - 1] > 20, 20);
+    uint64_t first = s->at[0], until = procs_now() + 500000000u;
+    PROCS_WAIT(procs_now() >= until, 2);
+    uint64_t before = s->at[0] - first;
+    kill(pids[N - 1], SIGSTOP);
+    s->worst_wait_ns = 0;
+    first = s->at[0];
+    /* No more rounds than are kept, so that it gets all of them afterwards. */
+    until = procs_now() + 500000000u;
+    PROCS_WAIT(procs_now() >= until || s->at[0] >= first + 50, 2);
+    double pace = (double)(s->at[0] - first) / ((double)(procs_now() + 500000000u - until) / 5e8);
+    kill(pids[N - 1], SIGCONT);
+    uint64_t worst = s->worst_wait_ns, included = s->included[N - 1];
+    ok = ok && PROCS_WAIT(s->included[N - 1] > included + 20, 20); /* it is back */
+    printf(
+        "       rounds in half a second: %llu before, %.0f meanwhile; longest wait of a round %.1f ms, grace 10 ms\n",
+        (unsigned long long)before, pace, (double)worst / 1e6);
+    /* On a busy host everything may take longer, but no step costs a grace window or a heartbeat more. */
+    ok = ok && pace > (double)before / 3 && worst < 500000000u;
+    ok = finish(s, &co, pids, 0) && ok;
+    return alike(s, 0, &checked, 0) && ok;
+}
+
+void test_quorum(void) {
+    procs_case("quorum__members_that_decide_are_killed__one_outcome_for_all_who_stay", kills());
+    procs_case("quorum__one_member_stopped__others_keep_their_pace_and_it_catches_up", stopped());
+}
