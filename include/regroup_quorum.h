@@ -71,7 +71,7 @@ typedef struct rg_quorum_result {
     uint32_t included; /* 1: this member's input is in the result */
     uint32_t carried;  /* 1: it is not, and will be added to what this member gives next */
     uint64_t round;
-    uint64_t newest;             /* the newest round that this member knows to be decided */
+    uint64_t newest; /* the newest round that this member knows to be decided: above `round`, it is behind */
     uint32_t contributors, late; /* late: members that had not come when it was decided */
     uint64_t *contributor_ids;   /* in: array of contributor_cap, or NULL; out: member ids in rank order */
     uint64_t *late_ids;          /* likewise, of late_cap */

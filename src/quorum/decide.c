@@ -258,6 +258,7 @@ void rg_quorum_answer_result(rg_quorum_t *q, const rg_asked_t *a, const rg_decid
                            .round = d->round,
                            .first = d->decider,
                            .kept = d->waited_ns,
+                           .version = rg_quorum_newest(q),
                            .weight = d->weight_sum,
                            .n = d->n,
                            .status = (uint32_t)d->status };

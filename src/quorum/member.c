@@ -104,6 +104,9 @@ static int fetch_begun(rg_quorum_t *q, const rg_sask_t *ask, const uint8_t *byte
     f->d->waited_ns = h.kept;
     f->d->weight_sum = h.weight;
     f->d->status = good ? RG_OK : RG_ERR_NO_QUORUM;
+    pthread_mutex_lock(&q->lock);
+    if (h.version > q->newest) q->newest = h.version;
+    pthread_mutex_unlock(&q->lock);
     rg_entries_get(f->d->e, h.n, bytes + RG_SERVICE_HEAD);
     f->have = good ? 0 : q->bytes - ask->len;
     if (!good) f->next_off = q->bytes;

@@ -41,12 +41,12 @@ int rg_sask_get(rg_sask_t *q, const uint8_t from[RG_SASK_BYTES]); /* 0: these ar
 /* What stands before the elements of an answer, and is all of one to NEWS. */
 typedef struct rg_shead {
     uint64_t terms;
-    uint64_t round; /* of the contribution or result; NEWS: the newest that is kept there. Windows: additions */
-    uint64_t first; /* NEWS: the first member of the view there */
-    uint64_t kept;  /* NEWS: bit i: the result of round - i is kept there. Result: waited ns */
-    uint64_t version;
-    double weight; /* Contribution: 0: nothing is given */
-    uint32_t n;    /* Result: members that it lists. Windows: rg_status_t */
+    uint64_t round;   /* of the contribution or result; NEWS: the newest that is kept there. Windows: additions */
+    uint64_t first;   /* NEWS: the first member of the view there */
+    uint64_t kept;    /* NEWS: bit i: the result of round - i is kept there. Result: waited ns */
+    uint64_t version; /* Result: the newest round that is kept there */
+    double weight;    /* Contribution: 0: nothing is given */
+    uint32_t n;       /* Result: members that it lists. Windows: rg_status_t */
     uint32_t status;
 } rg_shead_t;
 
