@@ -28,6 +28,12 @@ static void kills_briefly(void) {
     for (unsigned i = 0; i < 3; i++) procs_case(cases[i].name, check_kills(12, seed + i, cases[i].bytes, 0) == 0);
 }
 
+static void quant_briefly(void) {
+    procs_case("quant__planted_disagreements__found", check_quant_planted());
+    procs_case("quant__random_operations_and_kills__equal_bits",
+               check_quant(250, 20, (unsigned)number("SEED", 1)) == 0);
+}
+
 static int kill_modes(void) {
     const char *m = getenv("MODE");
     if (!m || !*m || !strcmp(m, "all")) return KILL_RESTART | KILL_STANDBY | KILL_TAKEOVER;
@@ -62,6 +68,7 @@ int main(int argc, char **argv) {
                   { "cases", test_cases },
                   { "succession", test_succession },
                   { "coordinator-kills-briefly", coordinator_kills_briefly },
+                  { "quant-briefly", quant_briefly },
                   { "kills-briefly", kills_briefly } };
     int found = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -79,6 +86,8 @@ int main(int argc, char **argv) {
         if (!kill_modes()) return fprintf(stderr, "MODE: restart, standby, takeover or all\n"), 2;
         return check_coordinator_kills((int)number("KILLS", 200), (unsigned)number("SEED", 1), kill_modes());
     }
+    if (argc > 1 && !strcmp(argv[1], "quant"))
+        return check_quant(number("ROUNDS", 10000), (unsigned)number("EVERY", 20), (unsigned)number("SEED", 1));
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         if (argc < 2 || !strcmp(argv[1], tests[i].name)) {
             tests[i].run();
@@ -86,7 +95,7 @@ int main(int argc, char **argv) {
         }
     if (!found) {
         fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|security|env|state|shm|cases|cases-long|succession|"
-                        "coordinator-kills-briefly|coordinator-kills|kills-briefly|kills]\n");
+                        "coordinator-kills-briefly|coordinator-kills|kills-briefly|kills|quant-briefly|quant]\n");
         return 2;
     }
     printf("%d passed, %d failed, %d skipped\n", procs_passed, procs_failed, procs_skipped);
