@@ -273,7 +273,28 @@ static void on_heartbeat(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
     rg_coord_send(c, s->conn, rg_coord_end(c, &w));
 }
 
-/* C7. When this machine itself was stopped, everybody looks silent; the time that it slept is not held against them. */
+/* C7, for one member that has been silent for a heartbeat. */
+static void not_heard(rg_coord_t *c, rg_seat_t *s) {
+    char cause[RG_CAUSE_MAX];
+    rg_text_t t = rg_text_begin(cause, sizeof cause);
+    rg_text_str(&t, "no message for ");
+    rg_text_time(&t, c->now - s->last_heard);
+    if (s->state == RG_SEAT_CANDIDATE) rg_coord_drop_candidate(c, s, RG_ERR_TIMEOUT, cause);
+    else if (!s->suspect) rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, cause);
+}
+
+/* Several members fall silent together: with succession that is rather the path to this office, which they seek anew.
+ * They do so within an eighth of a heartbeat, for which the first one is only watched. */
+static int several_silent(const rg_coord_t *c) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; rg_coord_succeeds(c) && i < c->n; i++) {
+        const rg_seat_t *s = &c->seats[c->rank_seat[i]];
+        n += s->silent && (s->conn || s->lost_due) && s->suspect != RG_SUSPECT_FIRM;
+    }
+    return n > 1;
+}
+
+/* When this machine itself was stopped, everybody looks silent; the time that it slept is not held against them. */
 static void coord_scan(rg_coord_t *c) {
     uint64_t every = c->p.heartbeat_ns / 8, gap = c->now - c->last_scan;
     uint64_t slept = c->last_scan && gap > 3 * every ? gap - every : 0;
@@ -284,19 +305,20 @@ static void coord_scan(rg_coord_t *c) {
         s->last_heard += slept;
         if (s->last_heard > c->now) s->last_heard = c->now;
         s->silent = c->now - s->last_heard > c->p.heartbeat_ns;
-        if (!s->silent || s->ghost) continue;
+    }
+    int several = several_silent(c);
+    for (uint32_t i = c->population; i-- > 0;) {
+        rg_seat_t *s = &c->seats[c->roster[i]];
+        if (!s->silent || s->ghost || s->lost_due > c->now) continue;
         if (!c->acting && s->state == RG_SEAT_MEMBER) { /* nobody is suspected, but it is not here any more */
             if (s->conn) rg_idmap_del(&c->by_conn, s->conn);
             rg_coord_close(c, s->conn);
             s->conn = 0;
             continue;
         }
-        char cause[RG_CAUSE_MAX];
-        rg_text_t t = rg_text_begin(cause, sizeof cause);
-        rg_text_str(&t, "no message for ");
-        rg_text_time(&t, c->now - s->last_heard);
-        if (s->state == RG_SEAT_CANDIDATE) rg_coord_drop_candidate(c, s, RG_ERR_TIMEOUT, cause);
-        else if (!s->suspect) rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, cause);
+        int watched = rg_coord_succeeds(c) && c->now - s->last_heard <= c->p.heartbeat_ns + every;
+        if (several && s->state == RG_SEAT_MEMBER && s->conn && s->suspect != RG_SUSPECT_FIRM) rg_coord_absent(c, s);
+        else if (!watched) not_heard(c, s);
     }
     rg_coord_candidate_paths(c);
 }
@@ -373,6 +395,7 @@ static void on_message(rg_coord_t *c, const rg_coord_event_t *ev) {
     rg_seat_t *s = &c->seats[slot];
     s->last_heard = c->now;
     s->silent = 0;
+    s->lost_due = 0;
     if (s->mute) c->grow_dirty = 1;
     s->mute = 0;
     switch (type) {

@@ -37,6 +37,7 @@ typedef struct rg_seat {
     uint32_t report_off, report_len, mark, part, load; /* the last three for the length of a step */
     uint8_t state, suspect, reported, ready, mute, batch, promised;
     uint8_t silent;                   /* not heard for a heartbeat, whatever its connection says */
+    uint8_t absent;                   /* lost_due runs since it was this coordinator that could not be reached */
     uint8_t accepted, pending, ghost; /* it accepted the proposal; it waits for a round, because it is fenced or has
                                          accepted something; a candidate of the proposal that nobody hears any more */
     int16_t cause_status;
@@ -243,6 +244,7 @@ void rg_coord_on_link(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
 void rg_coord_complaints(rg_coord_t *c);
 void rg_coord_conn_lost(rg_coord_t *c, rg_seat_t *s); /* its control connection closed */
 void rg_coord_lost_due(rg_coord_t *c);
+void rg_coord_absent(rg_coord_t *c, rg_seat_t *s);            /* it is not here, and that is no sign of its death */
 void rg_coord_routes_tell(rg_coord_t *c, const rg_seat_t *s); /* the routes that it has a part in, again */
 void rg_coord_candidate_paths(rg_coord_t *c);
 void rg_coord_candidate_ready(rg_coord_t *c, const rg_seat_t *s);
@@ -259,6 +261,7 @@ void rg_claim_on_view(rg_coord_t *c, uint64_t conn, rg_r_t *r);
 void rg_claim_on_proposal(rg_coord_t *c, rg_r_t *r);
 void rg_claim_on_accept(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
 void rg_claim_ask(rg_coord_t *c, uint64_t conn); /* for the view that the other side has */
+void rg_claim_say(rg_coord_t *c, uint64_t conn); /* that there is an office here, which knows the view */
 void rg_claim_forget_group(rg_coord_t *c);
 void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebind_t *b);
 static inline int rg_coord_succeeds(const rg_coord_t *c) { return c->p.mode == RG_MODE_SUCCESSION; }

@@ -63,8 +63,7 @@ static void take_office(rg_coord_t *c) {
     c->renewed = 1;
     for (uint32_t i = 0; i < c->n; i++) {
         rg_seat_t *s = &c->seats[c->rank_seat[i]];
-        if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO;
-        if (!s->conn) s->last_heard = c->now;
+        rg_coord_absent(c, s);
         wait |= s->pending || s->suspect;
     }
     for (uint32_t i = 0; i < c->population; i++) c->seats[c->roster[i]].told = 0;
@@ -87,8 +86,11 @@ static void take_office(rg_coord_t *c) {
 void rg_claim_office(rg_coord_t *c) {
     if (!c->have_view || c->broken) return;
     if (rg_coord_quorum(c, rg_vote_here)) {
+        int was_short = c->lack_at != NEVER;
         c->lack_at = NEVER;
         if (!c->acting) take_office(c);
+        else if (was_short) /* most were out of reach at once: it was this office that was, and they come one by one */
+            for (uint32_t i = 0; i < c->n; i++) rg_coord_absent(c, &c->seats[c->rank_seat[i]]);
         return;
     }
     if (c->acting && c->lack_at == NEVER) c->lack_at = c->now + c->p.heartbeat_ns;
@@ -111,6 +113,13 @@ void rg_claim_ask(rg_coord_t *c, uint64_t conn) {
     rg_w_t w = rg_coord_begin(c);
     rg_w_header(&w, RG_MSG_PROBE);
     rg_w_u64(&w, 0);
+    rg_coord_send(c, conn, rg_coord_end(c, &w));
+}
+
+void rg_claim_say(rg_coord_t *c, uint64_t conn) {
+    rg_w_t w = rg_coord_begin(c);
+    rg_w_header(&w, RG_MSG_PROBE);
+    rg_w_u64(&w, c->epoch);
     rg_coord_send(c, conn, rg_coord_end(c, &w));
 }
 

@@ -175,7 +175,10 @@ void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebi
         if (b->upto > c->next_id && b->upto <= RG_SET_ID_MAX) c->next_id = b->upto;
         rg_claim_seen(c, b->term);
     }
-    if (!c->acting) return;
+    if (!c->acting) {
+        rg_claim_say(c, conn);
+        return;
+    }
     rg_coord_flush_peers(c); /* before the view, which may name members that it has not been told of */
     if (behind) rg_coord_resend_view(c, conn);
     rg_coord_routes_tell(c, s);

@@ -28,13 +28,38 @@ static void look_at(rg_coord_t *c, uint64_t at) {
 static void gone_now(rg_coord_t *c, rg_seat_t *s) {
     if (!s->suspect && s->lost_due) s->suspect_at = s->lost_at; /* nobody_left() counts from there */
     s->lost_due = 0;
-    if (!s->suspect) rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, "connection closed");
+    if (s->suspect) return;
+    rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED,
+                     s->absent ? "did not come to the coordinator that serves now" : "connection closed");
+}
+
+/* With succession a member that hangs up may be on its way from one office to another. One that does not act is left
+ * after four heartbeats at most, and then this one has to be found. */
+static uint64_t come_back(const rg_coord_t *c) {
+    if (rg_coord_succeeds(c)) return 5 * c->p.heartbeat_ns;
+    return c->p.reconnect_ns < c->p.heartbeat_ns ? c->p.reconnect_ns : c->p.heartbeat_ns;
+}
+
+static void wait_for(rg_coord_t *c, rg_seat_t *s) {
+    s->lost_at = c->now;
+    s->lost_due = c->now + come_back(c);
+    if (s->lost_due < c->lost_at) c->lost_at = s->lost_due;
+}
+
+void rg_coord_absent(rg_coord_t *c, rg_seat_t *s) {
+    if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO;
+    if (s->conn && !s->silent) return;
+    if (s->conn) rg_idmap_del(&c->by_conn, s->conn);
+    rg_coord_close(c, s->conn);
+    s->conn = 0;
+    s->absent = 1;
+    wait_for(c, s);
 }
 
 /* The links of a process that ends break with its connections, all in a moment. So more than half of those who are
  * here, and had a link to it before, must say that they lost it about then; one alone may have lost only its path. */
 static int died(const rg_coord_t *c, const rg_seat_t *s, uint64_t at) {
-    uint32_t others = 0, fresh = 0;
+    uint32_t others = 0, fresh = 0, all = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         const rg_seat_t *x = &c->seats[c->rank_seat[i]];
         others += x != s && x->conn && !x->suspect;
@@ -44,23 +69,23 @@ static int died(const rg_coord_t *c, const rg_seat_t *s, uint64_t at) {
         if ((x->a != s->m.id && x->b != s->m.id) || x->state == RG_PATH_RELAYED) continue;
         const rg_seat_t *by = rg_seat_by_id(c, x->a == s->m.id ? x->b : x->a);
         if (!by || by->state != RG_SEAT_MEMBER || !by->conn || by->suspect) continue;
+        all++;
         if (x->since + grace(c) >= at) fresh++;
         else others--;
     }
-    return 2 * fresh > others;
+    /* Without a reconnect time a broken link costs one of the two its place; it is not the one that is here. */
+    return 2 * fresh > others || (all && !c->p.reconnect_ns);
 }
 
 /* With its links it is a death. Alone it may be the path to here; where nobody is left, nobody could say so of anybody,
  * and all have the time that the last ones always had. */
 void rg_coord_conn_lost(rg_coord_t *c, rg_seat_t *s) {
-    if (!c->p.reconnect_ns || !c->acting || died(c, s, c->now)) {
+    s->absent = 0;
+    if ((!c->p.reconnect_ns && !rg_coord_succeeds(c)) || !c->acting || died(c, s, c->now)) {
         gone_now(c, s);
         return;
     }
-    s->lost_at = c->now;
-    uint64_t wait = c->p.reconnect_ns < c->p.heartbeat_ns ? c->p.reconnect_ns : c->p.heartbeat_ns;
-    s->lost_due = c->now + wait;
-    if (s->lost_due < c->lost_at) c->lost_at = s->lost_due;
+    wait_for(c, s);
     uint32_t here = 0;
     for (uint32_t i = 0; i < c->n; i++) here += c->seats[c->rank_seat[i]].conn != 0;
     for (uint32_t i = 0; !here && i < c->n; i++) {

@@ -267,6 +267,14 @@ static void office_open(rg_member_t *m) {
     a->on = m->returns;
 }
 
+/* Offices that are open at once keep each other from a quorum, so the oldest one is to have it: who has come to that
+ * of an older member opens none, and looks once more, before it thinks of its own again. */
+static int elder_hosts(rg_member_t *m) {
+    int elder = m->elder;
+    m->elder = 0;
+    return elder;
+}
+
 /* S1. Where it was, then at the coordinator's own address, then with every member in the order of the view. Before the
  * time for a takeover only the first two. */
 static uint64_t next_target(rg_member_t *m) {
@@ -278,7 +286,7 @@ static uint64_t next_target(rg_member_t *m) {
         uint32_t at = m->walk++ % places;
         uint64_t t = at == 0 ? home : at == 1 ? 0 : m->view.members[at - 2].id;
         if (at && t == home) continue;
-        if (t == m->id && !may_host(m)) continue;
+        if (t == m->id && (!may_host(m) || elder_hosts(m))) continue;
         if (t && t != m->id && !rg_peer_find(m, t)) continue;
         if (t == m->id) office_open(m);
         return t;
@@ -305,18 +313,29 @@ static void control_heard(rg_member_t *m) {
     if (!succeeds(m) || m->heard) return;
     m->heard = 1;
     m->home = m->target;
+    m->elder = 0;
     if (!m->home) m->returns = 0;
     m->walk = 0;
     rg_links_complain_again(m);
     rg_ops_send_wanted(m);
 }
 
-/* How long an open connection may be silent before another one is tried. An office here waits longer, for the others
- * to come, and not everywhere equally long, so that two do not keep each other from a quorum for ever. */
+/* An office that asks, or says that it does not act. */
+static void office_found(rg_member_t *m) {
+    const rg_peer_t *p = m->target && m->target != m->id ? rg_peer_find(m, m->target) : NULL;
+    if (!succeeds(m) || m->heard) return;
+    m->probed = 1;
+    if (p && p->rank >= 0 && (uint32_t)p->rank < m->self_rank) m->elder = 1;
+}
+
+/* How long an open connection may be silent before another one is tried. An office that acts, and has heard nothing for
+ * a heartbeat, takes this member for lost, so with succession it is less than that. One that does not act waits for
+ * others to come; one here not everywhere equally long, so that two do not keep each other from a quorum for ever. */
 static uint64_t patience(const rg_member_t *m) {
-    if (!succeeds(m) || !m->office) return m->heartbeat_ns;
-    uint64_t h = (m->id * 0x9e3779b97f4a7c15u ^ m->offices * 0xc2b2ae3d27d4eb4fu) >> 40;
-    return 2 * m->heartbeat_ns + h % 64 * (m->heartbeat_ns / 32);
+    uint64_t beat = m->heartbeat_ns, h = (m->id * 0x9e3779b97f4a7c15u ^ m->offices * 0xc2b2ae3d27d4eb4fu) >> 40;
+    if (!succeeds(m)) return beat;
+    if (m->office) return beat + beat / 2 + h % 64 * (beat / 64);
+    return m->probed && m->target && !m->heard ? beat + beat / 2 : beat - beat / 4;
 }
 
 /* S3. Nobody with a quorum can be found. Only stopping is certain to contradict nobody: a member that ended one
@@ -333,7 +352,7 @@ static void quorum_stop(rg_member_t *m) {
 
 static void control_up(rg_member_t *m) {
     m->control_up = m->control_ever = 1;
-    m->heard = 0;
+    m->heard = m->probed = 0;
     m->asked_control = 0;
     m->control_silent = 0;
     m->control_at = NEVER;
@@ -391,6 +410,15 @@ static void ask_for_round(rg_member_t *m) {
     rg_view_tell(m);
 }
 
+/* B7. The connection may be open and dead: only a new one can tell. */
+static void try_anew(rg_member_t *m) {
+    uint64_t wait = patience(m), lost = m->office && wait > m->heartbeat_ns ? m->heartbeat_ns : wait;
+    if (!m->heartbeat_ns || silence(m) < lost || !m->control_up || m->control_silent) return;
+    if (m->now - m->control_since < wait) return;
+    m->control_silent = 1;
+    control_dial(m);
+}
+
 /* ---- Timers ---------------------------------------------------------------------------------------------------- */
 
 static void member_timers(rg_member_t *m) {
@@ -420,12 +448,8 @@ static void member_timers(rg_member_t *m) {
             m->heartbeat_at = NEVER; /* the connection is dead, or leads to a coordinator that does not act */
             control_dial(m);
         }
+        if (m->phase == RG_PH_MEMBER) try_anew(m);
         if (m->phase == RG_PH_MEMBER && rg_member_lost_long(m)) {
-            /* B7. The connection may be open and dead: only a new one can tell. */
-            if (m->control_up && !m->control_silent && m->now - m->control_since >= patience(m)) {
-                m->control_silent = 1;
-                control_dial(m);
-            }
             if (m->succession) quorum_stop(m);
             else rg_ops_local_aborts(m);
         }
@@ -529,6 +553,7 @@ static void on_message(rg_member_t *m, const rg_member_event_t *ev) {
     case RG_MSG_ROUTE: rg_links_route(m, &r); break;
     case RG_MSG_HEARTBEAT_ACK: on_ack(m, &r); break;
     case RG_MSG_PROBE:
+        office_found(m);
         if (m->told || (m->have_view && rg_r_u64(&r) < m->view.epoch)) {
             rg_view_certify(m);
         } else if (succeeds(m)) { /* an office that acts from now on */

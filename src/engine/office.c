@@ -90,7 +90,9 @@ void rg_office_progress(rg_group_t *g, uint64_t now) {
         if (g->office) rg_office_admit(g->office, v.fd, v.head, v.len, 0);
         else close(v.fd);
     }
-    if (!g->office || !atomic_load(&g->office_returns) || now < g->office_until) return;
+    if (!g->office || !atomic_load(&g->office_returns)) return;
+    /* One that does not act here is not held on to: elsewhere it cannot be worse. */
+    if (now < g->office_until && !rg_member_coordinator_lost(g->core)) return;
     atomic_store(&g->office_returns, 0);
     RG_LOGF(&g->log, RG_LOG_INFO, "group %s: a coordinator answers at %s again: the office goes back to it",
             g->cfg.group, g->cfg.coordinator);

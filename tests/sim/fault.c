@@ -11,10 +11,18 @@ void fault_kind(world_t *w) {
     if (w->plant == PLANT_BLAME) w->kind = RUN_SPLIT;
     if (w->plant == PLANT_SLOW_DEATH) w->kind = RUN_DEATH;
     w->reconnect = w->heartbeat / 2 + sim_below(w, 2 * w->heartbeat);
+    if (w->seed >= OFFICE_SEEDS) {
+        w->kind = RUN_OFFICE;
+        if (sim_hash(w->seed, 10, 10) % 2) w->reconnect = 0;
+        w->initial = 1 + (uint32_t)sim_below(w, 9);
+        w->min_size = w->initial;
+        w->gap_us = 4000 + (uint32_t)sim_below(w, 4000);
+        w->phase2_at = (10 + sim_below(w, 30)) * w->heartbeat;
+    }
     if (w->kind == RUN_ANY) return;
     w->spike = 0;
     w->jitter_us = 100 + (uint32_t)sim_below(w, 900);
-    if (w->kind == RUN_GENTLE) return;
+    if (w->kind == RUN_GENTLE || w->kind == RUN_OFFICE) return;
     w->initial = 3 + (uint32_t)sim_below(w, 6);
     w->min_size = w->initial;
     w->struck_at = (60 + sim_below(w, 40)) * MS;
@@ -25,7 +33,7 @@ void fault_kind(world_t *w) {
 static void plan_paths(world_t *w) {
     if (w->kind == RUN_SPLIT) sim_push(w, w->struck_at, EV_SPLIT, 0);
     if (w->kind == RUN_DEATH) sim_push(w, w->struck_at, EV_DEATH, 0);
-    if (w->kind != RUN_GENTLE) return;
+    if (w->kind != RUN_GENTLE && w->kind != RUN_OFFICE) return;
     w->faults = 1 + (uint32_t)sim_below(w, 12);
     for (uint32_t i = 0; i < w->faults; i++) sim_push(w, 20 * MS + sim_below(w, w->phase2_at - 25 * MS), EV_FAULT, -1);
     uint32_t joins = (uint32_t)sim_below(w, 3);
@@ -161,6 +169,45 @@ static void gentle(world_t *w) {
     }
 }
 
+/* Nothing befalls members, but that some of what they do is given up, so that there are rounds. */
+static void office_alone(world_t *w) {
+    uint64_t t = sim_below(w, 6 * w->heartbeat);
+    int a = pick(w, 1), what = (int)sim_below(w, 8);
+    uint64_t until = w->now + (what <= 1 || what == 5 ? t : 0);
+    if (until > w->trouble_until) w->trouble_until = until;
+    switch (what) {
+    case 0:
+    case 1:
+        sim_trace(w, "the coordinator is stopped for %llu ms", (unsigned long long)(t / MS));
+        if (w->standalone >= 0) w->offices[w->standalone].paused = w->now + t;
+        break;
+    case 2:
+        if (w->standalone >= 0) office_end(w, w->standalone, (int)sim_below(w, 2));
+        break;
+    case 3:
+        if (w->standalone >= 0) office_end(w, w->standalone, (int)sim_below(w, 2));
+        office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1) << 16);
+        break;
+    case 4:
+        if (w->standalone < 0) office_open(w, -1, RG_OFFICE_STANDALONE | (uint64_t)(w->n_offices + 1) << 16);
+        break;
+    case 5:
+        sim_trace(w, "the coordinator is cut off");
+        for (int i = 0; i < w->n_procs; i++) {
+            sim_cut(w, ALONE, i);
+            sim_cut(w, i, ALONE);
+            sim_push(w, w->now + t, EV_MEND, ALONE)->peer = (int16_t)i;
+        }
+        break;
+    case 6:
+        sim_trace(w, "all control connections break");
+        for (int i = 0; i < w->n_procs; i++) conn_break(w, w->procs[i].conn, 1, 1);
+        break;
+    default:
+        if (a >= 0) proc_fail_some(w, a);
+    }
+}
+
 /* The data network falls in two; the coordinator reaches everybody. */
 static void split(world_t *w) {
     const rg_core_view_t *v = w->procs[0].joined ? rg_member_view(w->procs[0].core) : NULL;
@@ -193,6 +240,10 @@ void fault_strike(world_t *w) {
     if (w->healed) return;
     if (w->kind == RUN_GENTLE) {
         gentle(w);
+        return;
+    }
+    if (w->kind == RUN_OFFICE) {
+        office_alone(w);
         return;
     }
     if (w->reconnect && sim_below(w, 2)) {

@@ -90,6 +90,10 @@ void judge_expelled(world_t *w, int node, rg_status_t status, const char *text) 
     w->expelled += status == RG_ERR_EXPELLED;
     if (w->kind == RUN_GENTLE && status == RG_ERR_EXPELLED)
         sim_fail(w, "who can be reached stays", "process %d: %s", node, text);
+    /* When one trouble follows another a member may run out of time to find an office, but not in peace. */
+    int peace = w->now >= w->trouble_until + 3 * w->heartbeat;
+    if (w->kind == RUN_OFFICE && (status == RG_ERR_EXPELLED || (status == RG_ERR_NO_QUORUM && peace)))
+        sim_fail(w, "a coordinator's troubles cost no member", "process %d: status %d %s", node, status, text);
     if (w->kind == RUN_SPLIT && !(w->losers >> node & 1))
         sim_fail(w, "the larger part stays", "process %d: %s", node, text);
 }

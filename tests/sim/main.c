@@ -8,8 +8,9 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DEFAULT_SEEDS 400
 #else
-#define DEFAULT_SEEDS 5000 /* of each of four kinds of groups */
+#define DEFAULT_SEEDS 5000 /* of each of five kinds of groups */
 #endif
+#define KINDS 5
 
 static world_t world;
 static struct {
@@ -22,7 +23,7 @@ static const char *const plant_names[] = { "none",        "verdict", "early",   
                                            "no-freeze",   "streams", "set-map",    "no-abort",     "on-install",
                                            "no-proposal", "quorum",  "act-alone",  "no-resume",    "no-route",
                                            "no-mend",     "blame",   "slow-death", "not-fresh",    "no-hold",
-                                           "left-only" };
+                                           "left-only",   "hasty" };
 
 static const char *run(uint64_t seed, plant_t plant, int trace) {
     sim_init(&world, seed, plant, trace);
@@ -59,8 +60,8 @@ static int try_plants(int trace) {
     int missed = 0;
     for (int p = PLANT_NONE + 1; p < PLANT_END; p++) {
         const char *bad = NULL;
-        int paths = p >= PLANT_NO_RESUME && p != PLANT_LEFT_ONLY;
-        uint64_t seed = paths ? PATH_SEEDS : p >= PLANT_ON_INSTALL && p != PLANT_LEFT_ONLY ? SUCCESSION_SEEDS : 1;
+        int paths = p >= PLANT_NO_RESUME && p < PLANT_LEFT_ONLY, offices = p >= PLANT_ON_INSTALL && p < PLANT_NO_RESUME;
+        uint64_t seed = p == PLANT_HASTY ? OFFICE_SEEDS : paths ? PATH_SEEDS : offices ? SUCCESSION_SEEDS : 1;
         uint64_t last = seed + 2000;
         while (seed < last && !(bad = run(seed, (plant_t)p, trace))) seed++;
         if (bad)
@@ -135,9 +136,11 @@ int main(int argc, char **argv) {
         memset(&sum, 0, sizeof sum);
         bad = try_file("tests/sim/seeds.txt", &filed);
     }
-    const uint64_t from[] = { first, SUCCESSION_SEEDS, PATH_SEEDS, PATH_SUCCESSION_SEEDS };
-    for (int k = 0; k < (all ? 4 : 1); k++)
-        for (uint64_t s = from[k] + skip; s < from[k] + skip + seeds && (go_on || !bad); s++) bad += try_seed(s, trace);
+    const uint64_t from[] = { first, SUCCESSION_SEEDS, PATH_SEEDS, PATH_SUCCESSION_SEEDS, OFFICE_SEEDS };
+    for (int k = 0; k < (all ? KINDS : 1); k++) {
+        uint64_t start = from[k] + skip, end = start + (k == KINDS - 1 ? (seeds + 1) / 2 : seeds); /* those are long */
+        for (uint64_t at = start; at < end && (go_on || !bad); at++) bad += try_seed(at, trace);
+    }
     clock_gettime(CLOCK_MONOTONIC, &t1);
     printf("sim: %llu runs (%u of them filed seeds), %llu events, %llu successes, %llu errors, %llu restarts, %llu "
            "forwards, %llu view changes, %llu joins, %llu ended alone, %llu of pairs and sub-groups, %llu offices "

@@ -375,7 +375,10 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
         p->conn = 0;
         break;
     case RG_MACT_CONTROL: proc_dial(w, node, a->peer); break;
-    case RG_MACT_OFFICE_OPEN: p->office = office_open(w, node, a->note); break;
+    case RG_MACT_OFFICE_OPEN:
+        p->office = office_open(w, node, a->note);
+        office_watch(w, node, a->on);
+        break;
     case RG_MACT_OFFICE_CLOSE:
         office_end(w, p->office, 0);
         p->office = -1;

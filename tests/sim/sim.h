@@ -31,6 +31,7 @@
 #define SUCCESSION_SEEDS 1000000u
 #define PATH_SEEDS 2000000u
 #define PATH_SUCCESSION_SEEDS 3000000u
+#define OFFICE_SEEDS 4000000u /* with succession, where only coordinators are harmed, so that no member may be lost */
 
 typedef enum {
     EV_TICK,
@@ -51,11 +52,13 @@ typedef enum {
     EV_MEND,
     EV_SPLIT,
     EV_DEATH,
-    EV_FETCHED
+    EV_FETCHED,
+    EV_WATCH
 } ev_type;
 
-/* What a run is about: anything; only what must cost nobody its place; the data network in two parts; one death. */
-typedef enum { RUN_ANY, RUN_GENTLE, RUN_SPLIT, RUN_DEATH } run_kind;
+/* What a run is about: anything; only what must cost nobody its place; the data network in two parts; one death; only
+ * coordinators are harmed. */
+typedef enum { RUN_ANY, RUN_GENTLE, RUN_SPLIT, RUN_DEATH, RUN_OFFICE } run_kind;
 typedef enum { D_CONTRIB, D_DONE, D_NOTE, D_RESULT } data_type;
 
 /* Planted faults: each changes the simulated world (never the shipped code) in one way that a checker must see. */
@@ -86,6 +89,7 @@ typedef enum {
     PLANT_NOT_FRESH,
     PLANT_NO_HOLD,
     PLANT_LEFT_ONLY,
+    PLANT_HASTY,
     PLANT_END
 } plant_t;
 
@@ -134,6 +138,8 @@ typedef struct proc {
     int waiting_boundary, program_set, dialing, renamed;
     int holds, fetching, fetched; /* a newcomer that fetches a state before it enters */
     int office;                   /* of the coordinator that it hosts; -1: none */
+    uint64_t dial_target;         /* of the dial that is under way: a later one takes its place */
+    uint64_t office_until;        /* before then it does not give it back */
     uint32_t idx;
     open_op_t ops[MAXOPEN];
     uint32_t n_ops;
@@ -223,8 +229,9 @@ typedef struct world {
     office_t offices[MAXOFFICE];
     int n_offices, standalone; /* standalone: the one that is now; -1: none */
     run_kind kind;
-    uint64_t reconnect, struck_at, dead_at, path_fault_at,
-        control_fault_at;        /* struck_at: when the network fell in two, or somebody died */
+    uint64_t reconnect, struck_at, dead_at, path_fault_at, control_fault_at,
+        trouble_until; /* until when coordinators are in trouble; struck_at: when the network fell in two, or somebody
+                          died */
     uint32_t losers, quiet_dead; /* who must leave; whose host is gone, so that nothing answers */
     event_t *held;               /* what waits for its stream to go on */
     size_t held_n, held_cap;
@@ -276,7 +283,8 @@ void conn_break(world_t *w, uint64_t conn, int tell_coord, int tell_proc);
 void proc_dial(world_t *w, int node, uint64_t target);
 int office_open(world_t *w, int host, uint64_t id);
 void office_end(world_t *w, int office, int quiet);
-void sim_cut(world_t *w, int from, int to); /* one way; what has been there breaks by and by */
+void office_watch(world_t *w, int node, uint32_t returns); /* a member that hosts one asks whether it is needed */
+void sim_cut(world_t *w, int from, int to);                /* one way; what has been there breaks by and by */
 void sim_uncut(world_t *w);
 void sim_mend(world_t *w, int a, int b); /* both ways */
 int sim_reaches(const world_t *w, int from, int to);

@@ -205,7 +205,8 @@ void conn_send(world_t *w, uint64_t conn, int to_coord, const uint8_t *bytes, si
     if (w->plant && mangle(w, c->node, to_coord, copy, len)) return;
     len -= w->cut_short;
     int place = w->offices[c->office].host < 0 ? ALONE : w->offices[c->office].host;
-    if (to_coord ? !sim_reaches(w, c->node, place) : !sim_reaches(w, place, c->node)) c->lost |= to_coord ? 1 : 2;
+    if (to_coord ? !sim_reaches(w, c->node, place) : !sim_reaches(w, place, c->node))
+        c->lost |= w->kind == RUN_OFFICE ? 3 : to_coord ? 1 : 2;
     if (c->lost & (to_coord ? 1 : 2)) return;
     if (to_coord && w->trace) sim_trace(w, "process %d -> coordinator: %s", c->node, msg_name(bytes, len));
     uint64_t at = w->now + sim_delay(w), *last = to_coord ? &c->last_up : &c->last_down;
@@ -285,13 +286,14 @@ static int office_for(world_t *w, int node, uint64_t target) {
 
 void proc_dial(world_t *w, int node, uint64_t target) {
     proc_t *p = &w->procs[node];
+    p->dial_target = target;
     if (p->dialing || !p->alive || p->over) return;
     if (p->conn) { /* open but silent: given up for a new one */
         conn_break(w, p->conn, 1, 0);
         p->conn = 0;
     }
     p->dialing = 1;
-    sim_push(w, w->now + 2 * sim_delay(w), EV_DIAL, node)->token = target;
+    sim_push(w, w->now + 2 * sim_delay(w), EV_DIAL, node);
 }
 
 static void dialed(world_t *w, int node, uint64_t target) {
@@ -360,11 +362,32 @@ void office_end(world_t *w, int office, int quiet) {
     if (w->standalone == office) w->standalone = -1;
 }
 
-/* A coordinator that counts those who are gone as if they had agreed. */
+void office_watch(world_t *w, int node, uint32_t returns) {
+    proc_t *p = &w->procs[node];
+    if (w->kind != RUN_OFFICE || p->office < 0) return;
+    p->office_until = returns ? w->now + (w->heartbeat * 4 << (returns < 5 ? returns : 5)) : 0;
+    sim_push(w, w->now + sim_delay(w), EV_WATCH, node)->token = (uint64_t)p->office;
+}
+
+/* A standalone coordinator answers, and serves no other group: the office goes back to it. */
+static void watched(world_t *w, int node, uint64_t office) {
+    proc_t *p = &w->procs[node];
+    if (!p->alive || p->over || p->office != (int)office) return;
+    sim_push(w, w->now + w->heartbeat / 4, EV_WATCH, node)->token = office;
+    const office_t *o = w->standalone >= 0 ? &w->offices[w->standalone] : NULL;
+    if (!o || o->paused > w->now || !sim_reaches(w, node, ALONE) || !sim_reaches(w, ALONE, node)) return;
+    if (rg_coord_other_group(o->core, p->core->nonce)) return;
+    if (w->now < p->office_until && !rg_member_coordinator_lost(p->core)) return;
+    rg_member_event_t ev = { .type = RG_MEV_RETURN };
+    proc_event(w, node, &ev);
+}
+
+/* A coordinator that counts those who are gone as if they had agreed, or does not wait for who is on its way. */
 static void plant_in_office(world_t *w, rg_coord_t *c) {
     for (uint32_t i = 0; i < c->n; i++) {
         rg_seat_t *s = &c->seats[c->rank_seat[i]];
         if (w->plant == PLANT_QUORUM && s->suspect) s->reported = s->accepted = 1;
+        if (w->plant == PLANT_HASTY && s->lost_due) s->lost_due = c->lost_at = w->now;
         if (w->plant == PLANT_ACT_ALONE && c->witness) c->witness = c->p.id;
     }
 }
@@ -419,8 +442,9 @@ int sim_start_proc(world_t *w, uint64_t at, uint32_t min_size) {
                               .min_size = min_size,
                               .order = (uint32_t)sim_below(w, 3) };
     if (w->succession) {
-        mp.host_office = sim_below(w, 8) != 0;
+        mp.host_office = sim_below(w, 8) != 0 || w->kind == RUN_OFFICE;
         mp.quorum_ns = (6 + sim_below(w, 20)) * w->heartbeat;
+        if (w->kind == RUN_OFFICE) mp.quorum_ns = 0;
     }
     mp.hold = (uint32_t)(w->reconnect && node >= (int)w->initial && sim_hash(w->seed, (uint64_t)node, 8) % 2);
     p->holds = (int)mp.hold;
@@ -522,7 +546,7 @@ static void control(world_t *w, const event_t *e) {
 static void dispatch(world_t *w, const event_t *e) {
     switch (e->type) {
     case EV_TICK: tick(w, e->node, e->at); break;
-    case EV_DIAL: dialed(w, e->node, e->token); break;
+    case EV_DIAL: dialed(w, e->node, w->procs[e->node].dial_target); break;
     case EV_START: proc_dial(w, e->node, 0); break;
     case EV_LINK_TRY: link_try(w, e->node, e->peer); break;
     case EV_LINK_DOWN: proc_link_down(w, e->node, e->peer, e->token, "connection reset"); break;
@@ -538,6 +562,7 @@ static void dispatch(world_t *w, const event_t *e) {
         proc_program(w, e->node);
         break;
     case EV_FAULT: fault_strike(w); break;
+    case EV_WATCH: watched(w, e->node, e->token); break;
     case EV_EXPIRE: proc_expire(w, e->node, e->ki); break;
     default: control(w, e);
     }
