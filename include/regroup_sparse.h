@@ -199,6 +199,69 @@ void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z);
 rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
                                  const rg_sparse_how_t *how, const rg_opts_t *opts);
 
+/* ---- Placements ---------------------------------------------------------------------------------------------------
+ *
+ * Chunks of bytes, each with one owner, of which some members are to have a copy: experts that a step needs, say. A
+ * gather brings every chunk from its owner to all that are to have it; a reduction is the mirror of it and brings what
+ * they have made of their copies back, reduced, to the owner. Each member receives the bytes that it is to have and no
+ * more. The moves are planned once: a pure function of the placement and of which members share a host. One copy of a
+ * chunk goes to a host, whose members pass it on among them. A chunk of 256 KiB or more that goes to more than two
+ * hosts goes from one to the next, in pieces, so that its owner sends it once. */
+typedef struct rg_placement {
+    uint32_t size; /* sizeof(rg_placement_t) */
+    uint32_t chunks;
+    const uint64_t *bytes;  /* of each chunk */
+    const uint32_t *owner;  /* rank */
+    const uint8_t *present; /* bit c % 8 of present[r * ((chunks + 7) / 8) + c / 8]: rank r is to have chunk c; owners
+                               are among those that have theirs */
+} rg_placement_t;
+#define RG_PLACEMENT_INIT                                                                                              \
+    { (uint32_t)sizeof(rg_placement_t), 0, 0, 0, 0 }
+
+/* A plan, to be used again and again, for the members of the moment: when one is lost it ends with PEER_LOST, and a new
+ * one is to be made. Several may be in use at once, with different tags. One thread at a time for each. */
+typedef struct rg_moves rg_moves_t;
+
+/* Called by all members, with equal placements (a difference is MISMATCH everywhere). Copies what it needs. Of opts,
+ * tag and timeout_ms count. INVALID everywhere: an owner that is no rank, or is not to have its chunk; the text is with
+ * the group. NOMEM. The group may be a sub-group; it outlives the plan. */
+rg_status_t rg_moves_create(rg_group_t *group, const rg_placement_t *p, const rg_opts_t *opts, rg_moves_t **out);
+
+/* Ends what is in flight first, as rg_moves_wait() would after rg_moves_cancel(). */
+void rg_moves_destroy(rg_moves_t *m);
+
+/* What this member receives, exactly, in a gather or, as an owner, in a reduction. */
+uint64_t rg_moves_gather_bytes(const rg_moves_t *m);
+uint64_t rg_moves_reduce_bytes(const rg_moves_t *m);
+
+/* Begins a gather: chunk[c] is read by the owner and written by those that are to have it; it may be NULL elsewhere.
+ * The array is read during the call, the chunks belong to the library until the end. Of opts, tag and timeout_ms count.
+ * INVALID, with nothing begun: one is in flight, or a pointer is NULL where there are bytes. */
+rg_status_t rg_moves_gather(rg_moves_t *m, void *const *chunk, const rg_opts_t *opts);
+
+/* Begins a reduction of chunks of elements: in[c] is read by all that have the chunk; out[c] is written by the owner,
+ * at the very end, and may be in[c]. It is made of the owner's copy and of the others' in the order of ranks, always in
+ * the same order. Sums are made as in rg_all_reduce; AVG divides by the number of copies. INVALID also: a chunk is not
+ * of whole elements. NOTSUP: AVG of integers. NOMEM, with nothing begun. */
+rg_status_t rg_moves_reduce(rg_moves_t *m, const void *const *in, void *const *out, rg_dtype_t dtype, rg_op_t op,
+                            const rg_opts_t *opts);
+
+/* Whether chunk c has arrived here: of a gather also before the end, as soon as it is whole. */
+int rg_moves_ready(const rg_moves_t *m, uint32_t c);
+
+/* RG_AGAIN while it runs. Chunks are passed on inside these calls, so members that are on the way of others call them
+ * until the end. result may be NULL; its bytes are those of the chunks. All members end alike: OK when everything has
+ * arrived everywhere; PEER_LOST, TIMEOUT, CANCELLED, MISMATCH (gathers and reductions, types or operators differ). */
+rg_status_t rg_moves_test(rg_moves_t *m, rg_result_t *result);
+rg_status_t rg_moves_wait(rg_moves_t *m, rg_result_t *result);
+
+/* What is in flight is to end with CANCELLED on all members; rg_moves_wait() is still needed. */
+void rg_moves_cancel(rg_moves_t *m);
+
+/* After PEER_LOST: how many chunks had an owner that is lost, and the first `cap` of them; the same on all members.
+ * Those who have a copy can be asked for it in a new placement. */
+uint32_t rg_moves_lost(const rg_moves_t *m, uint32_t *chunks, uint32_t cap);
+
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif

@@ -59,6 +59,11 @@ void rg_call_started(rg_request_t *op);
  * with the handle. Locked. */
 rg_status_t rg_call_buffers(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o, const rg_roster_t *r);
 
+/* api_pairs.c: a message to or from a member by its id, as ranks may move between looking one up and the call (c->root
+ * is filled in). PEER_LOST: it is no member now. */
+rg_status_t rg_call_pair(rg_group_t *h, uint64_t id, rg_call_t *c, const rg_opts_t *opts, rg_request_t **req);
+/* Returns when one of n requests is finished; NULL ones do not count. */
+void rg_wait_any(rg_group_t *h, rg_request_t *const *reqs, uint32_t n);
 /* api_pairs.c: a batch of this thread on a handle that is destroyed. */
 void rg_batch_forget(const rg_group_t *h);
 

@@ -157,3 +157,58 @@ rg_status_t rg_batch_end(rg_group_t *h, rg_request_t **req) {
     batch.n = batch.cap = 0;
     return st;
 }
+
+/* ---- For the library itself -------------------------------------------------------------------------------------- */
+
+/* Its rank, or UINT32_MAX. Locked. */
+static uint32_t rank_of(rg_group_t *h, uint64_t id) {
+    rg_roster_t *r = rg_root(h)->phase == RG_PHASE_MEMBER && !h->ended ? rg_roster_for(h, h->gen) : NULL;
+    uint32_t rank = UINT32_MAX;
+    for (uint32_t i = 0; r && i < r->n; i++)
+        if (r->ids[i] == id) rank = i;
+    if (r) rg_roster_put(r);
+    return rank;
+}
+
+rg_status_t rg_call_pair(rg_group_t *h, uint64_t id, rg_call_t *c, const rg_opts_t *opts, rg_request_t **req) {
+    rg_opts_t o;
+    *req = NULL;
+    rg_status_t st = rg_usable(h);
+    if (st == RG_OK) st = rg_call_opts(h, c, opts, 0, &o);
+    if (st != RG_OK) return st;
+    rg_group_t *g = rg_root(h);
+    rg_request_t *op = NULL;
+    rg_lock(g);
+    c->root = rank_of(h, id);
+    st = c->root == UINT32_MAX ? RG_ERR_PEER_LOST : rg_call_make(h, c, &o, &op);
+    if (st == RG_OK) {
+        st = rg_op_submit(op);
+        if (st != RG_OK) rg_op_free(op);
+    }
+    if (st == RG_OK) {
+        *req = op;
+        rg_call_started(op);
+    }
+    rg_unlock(g);
+    return st;
+}
+
+typedef struct any {
+    rg_request_t *const *reqs;
+    uint32_t n;
+} any_t;
+
+static int any_finished(void *arg) {
+    const any_t *a = arg;
+    for (uint32_t i = 0; i < a->n; i++)
+        if (a->reqs[i] && a->reqs[i]->state == RG_OPS_FINISHED) return 1;
+    return 0;
+}
+
+void rg_wait_any(rg_group_t *h, rg_request_t *const *reqs, uint32_t n) {
+    any_t a = { reqs, n };
+    rg_group_t *g = rg_root(h);
+    rg_lock(g);
+    rg_drive(g, any_finished, &a, UINT64_MAX);
+    rg_unlock(g);
+}
