@@ -199,6 +199,35 @@ void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z);
 rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
                                  const rg_sparse_how_t *how, const rg_opts_t *opts);
 
+/* ---- Elements that a seed chooses -----------------------------------------------------------------------------------
+ *
+ * All members choose the same elements from the same seed, so that no indices travel: values alone do, as in
+ * rg_all_reduce. With seeds that count up STRIDE and SLICE come to every element in time. */
+typedef enum rg_seeded {
+    RG_SEEDED_RANDOM = 0, /* one of each of `count` stretches of the vector, at random */
+    RG_SEEDED_STRIDE = 1, /* every (n / count)th, from where the seed says */
+    RG_SEEDED_SLICE = 2   /* `count` in a row */
+} rg_seeded_t;
+
+typedef struct rg_seeded_how {
+    uint32_t size; /* sizeof(rg_seeded_how_t) */
+    rg_seeded_t pattern;
+    rg_op_t op;
+    uint32_t pad; /* 0 */
+    uint64_t seed, count;
+} rg_seeded_how_t;
+#define RG_SEEDED_HOW_INIT                                                                                             \
+    { (uint32_t)sizeof(rg_seeded_how_t), RG_SEEDED_RANDOM, RG_SUM, 0, 0, 0 }
+
+/* The places, ascending, of count elements of n. INVALID: more than n, or an unknown pattern. Any thread. */
+rg_status_t rg_seeded_places(rg_seeded_t pattern, uint64_t seed, uint64_t n, uint64_t count, uint64_t *at);
+
+/* out[i] becomes what rg_all_reduce would make of in[i] at the places that the seed chooses, and stays what it is
+ * elsewhere. in and out have n elements; out may be in. n, dtype and how are equal on all members, else MISMATCH. Of
+ * opts, tag, timeout_ms, on_fault and result count. Errors as rg_all_reduce. */
+rg_status_t rg_seeded_all_reduce(rg_sparse_reducer_t *z, const void *in, void *out, uint64_t n, rg_dtype_t dtype,
+                                 const rg_seeded_how_t *how, const rg_opts_t *opts);
+
 /* ---- Placements ---------------------------------------------------------------------------------------------------
  *
  * Chunks of bytes, each with one owner, of which some members are to have a copy: experts that a step needs, say. A

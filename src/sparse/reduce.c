@@ -6,6 +6,7 @@
  * result before the last operation has ended well on all members. */
 #include "sparse/frame.h"
 #include "sparse/list.h"
+#include "sparse/reducer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +25,6 @@ typedef struct told {
 
 #define TOP_SHIFT 56
 #define TOP_MASK ((1ull << TOP_SHIFT) - 1)
-
-struct rg_sparse_reducer {
-    rg_group_t *g;
-    rg_room_t places, small, out, in, part_at, part_val, part_who, some_at, some_val, pick_at, pick_val, pick_who, mag;
-};
 
 typedef struct job {
     rg_sparse_reducer_t *z;

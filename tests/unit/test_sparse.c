@@ -544,6 +544,7 @@ static int loses(rig_member_t *m, void *arg) {
         }
     }
     if (dies) pthread_join(killer, NULL);
+    else RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
     rg_sparse_reducer_destroy(z);
     list_free(&in), list_free(&out);
     free(x);
@@ -555,4 +556,68 @@ Test(sparse, all_reduce__a_member_dies_at_any_moment__the_others_agree, .timeout
         death_t d = { k % 2 == 0 ? RG_RETRY : RG_RETURN, 50 + k * 131 };
         rig_run(4, "inproc", NULL, loses, &d);
     }
+}
+
+/* ---- Elements that a seed chooses ------------------------------------------------------------------------------- */
+
+Test(sparse, seeded__all_patterns_and_seeds__ascending_and_in_time_everything) {
+    static uint64_t at[1000];
+    static uint8_t seen[1000];
+    for (int pattern = 0; pattern < 3; pattern++)
+        for (uint64_t n = 1; n < 1000; n = n * 3 + 1)
+            for (uint64_t k = 1; k <= n; k = k * 2 + 1) {
+                memset(seen, 0, sizeof seen);
+                for (uint64_t seed = 0; seed < 2 * n + 20; seed++) {
+                    cr_assert_eq(rg_seeded_places((rg_seeded_t)pattern, seed, n, k, at), RG_OK);
+                    for (uint64_t i = 0; i < k; i++) {
+                        cr_assert(at[i] < n && (i == 0 || at[i] > at[i - 1]));
+                        seen[at[i]] = 1;
+                    }
+                }
+                for (uint64_t i = 0; i < n; i++)
+                    cr_assert(seen[i] || pattern == RG_SEEDED_RANDOM, "pattern %d, %u of %u: %u never", pattern,
+                              (unsigned)k, (unsigned)n, (unsigned)i);
+            }
+    cr_assert_eq(rg_seeded_places(RG_SEEDED_RANDOM, 1, 3, 4, at), RG_ERR_INVALID);
+    cr_assert_eq(rg_seeded_places((rg_seeded_t)7, 1, 3, 2, at), RG_ERR_INVALID);
+}
+
+static int seeded(rig_member_t *m, void *arg) {
+    enum { N = 5000, K = 300 };
+    rg_sparse_reducer_t *z = NULL;
+    float *in = malloc(N * sizeof *in), *out = malloc(N * sizeof *out);
+    uint64_t at[K];
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    for (int pattern = 0; pattern < 3; pattern++) {
+        float *to = pattern == 1 ? in : out;
+        rg_result_t r = RG_RESULT_INIT;
+        rg_opts_t o = RG_OPTS_INIT;
+        rg_seeded_how_t how = RG_SEEDED_HOW_INIT;
+        o.result = &r;
+        how.pattern = (rg_seeded_t)pattern, how.seed = 77, how.count = K, how.op = RG_AVG;
+        for (uint64_t i = 0; i < N; i++) in[i] = (float)(i + m->index), out[i] = -1;
+        RIG_OK(m, rg_seeded_all_reduce(z, in, to, N, RG_F32, &how, &o));
+        RIG_OK(m, rg_seeded_places(how.pattern, 77, N, K, at));
+        uint64_t k = 0;
+        for (uint64_t i = 0; i < N; i++) {
+            float want = pattern == 1 ? (float)(i + m->index) : -1;
+            if (k < K && at[k] == i) want = (float)i + 1, k++;
+            RIG_NEED(m, fabsf(to[i] - want) < 1e-2f, "element %u: %g for %g", (unsigned)i, (double)to[i], (double)want);
+        }
+        RIG_NEED(m, r.bytes_received < 8 * K + 200, "%u bytes", (unsigned)r.bytes_received);
+        if (m->index == 1) how.seed = 78;
+        out[at[0]] = 5;
+        RIG_NEED(m, rg_seeded_all_reduce(z, in, out, N, RG_F32, &how, &o) == RG_ERR_MISMATCH, "seeds");
+        RIG_NEED(m, out[at[0]] == 5.0f, "the output was written");
+        how.count = N + 1;
+        RIG_NEED(m, rg_seeded_all_reduce(z, in, out, N, RG_F32, &how, &o) == RG_ERR_INVALID, "too many");
+    }
+    rg_sparse_reducer_destroy(z);
+    free(in), free(out);
+    return rig_gate(m, 9, m->rig->n); /* who goes is lost to those whose last call still runs */
+}
+
+Test(sparse, seeded__three_members__averages_at_the_places_and_nothing_elsewhere, .timeout = 60) {
+    rig_run(3, "inproc", NULL, seeded, NULL);
 }

@@ -362,6 +362,7 @@ static int loses(rig_member_t *m, void *arg) {
     }
     if (dies) pthread_join(killer, NULL);
     else RIG_NEED(m, alike(m, out, COUNT), "not the same bits everywhere");
+    if (!dies) RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
     rg_topk_reducer_destroy(z);
     free(in), free(out), free(want), free(said), free(w);
     return 0;
