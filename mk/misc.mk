@@ -36,6 +36,7 @@ help:
 	@echo 'make bench            our collectives on this host; make bench-peers: beside Gloo, Open MPI and MPICH'
 	@echo 'make bench-state      shared state: what comparing costs, and what a newcomer costs those who work'
 	@echo 'make bench-hierarchy  groups over hosts and sites with slow links between them (needs root)'
+	@echo 'make bench-quantised  codecs, and quantised all-reduces beside f32 over slow links (needs root)'
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
 	@echo 'make format           clang-format 14; make format-check and make style change nothing'
 	@echo 'make clean            removes the build folders'

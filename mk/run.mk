@@ -63,6 +63,12 @@ bench-state: all $(BENCH)
 	@$(BUILD)/bench/bench_state 1024
 	@$(BUILD)/bench/bench_join 256 25
 
+# Quantised all-reduces beside f32 at 100 Mbit/s; RATE_MBIT, DELAY_MS, ELEMENTS, FORMS in the environment (bench/quantised.sh).
+.PHONY: bench-quantised
+bench-quantised: all $(BENCH) $(BUILD)/tests/wan
+	@$(BUILD)/bench/bench_codecs
+	@bash bench/quantised.sh $(BUILD)
+
 .PHONY: bench-hierarchy
 bench-hierarchy: all $(BUILD)/tests/wan
 	@bash bench/hierarchy.sh $(BUILD)

@@ -5,10 +5,12 @@
  */
 #include "quant/parts.h"
 
+#include <endian.h>
 #include <float.h>
 #include <string.h>
 
 #define RG_BLOCK 256u
+#define WIDEST 25u /* bits of a sum: far more than any group needs */
 
 static int32_t most_of(rg_wire_t wire) {
     return wire == RG_WIRE_I8 ? 127 : wire == RG_WIRE_I4 ? 7 : wire == RG_WIRE_TERNARY ? 1 : 0;
@@ -25,51 +27,55 @@ static uint32_t width_of(uint64_t most) {
     return w;
 }
 
+/* So many numbers fill whole bytes at any width; blocks are packed one by one, the lowest bits first. */
 static uint64_t packed_bytes(uint64_t n, uint32_t width) { return (n * width + 7) / 8; }
 
-/* The lowest bits first. */
-typedef struct bits {
-    uint64_t held;
-    uint32_t n;
-    uint8_t *to;
-    const uint8_t *from;
-} bits_t;
-
-static inline void bits_put(bits_t *b, uint32_t v, uint32_t width) {
-    b->held |= (uint64_t)v << b->n;
-    for (b->n += width; b->n >= 8; b->n -= 8, b->held >>= 8) *b->to++ = (uint8_t)b->held;
+static void pack_block(const uint32_t *v, uint32_t n, uint32_t width, uint8_t *to) {
+    uint64_t held = 0;
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        held |= (uint64_t)v[i] << have;
+        have += width;
+        if (have < 32) continue;
+        uint32_t word = htole32((uint32_t)held);
+        memcpy(to, &word, sizeof word);
+        to += sizeof word;
+        held >>= 32;
+        have -= 32;
+    }
+    for (; have != 0; have = have > 8 ? have - 8 : 0, held >>= 8) *to++ = (uint8_t)held;
 }
 
-static void bits_end(bits_t *b) {
-    if (b->n != 0) *b->to = (uint8_t)b->held;
+/* No number of at most 25 bits lies in more than four bytes. */
+static void unpack_block(const uint8_t *from, uint32_t n, uint32_t width, uint32_t *v) {
+    uint8_t bytes[RG_BLOCK * WIDEST / 8 + sizeof(uint32_t)];
+    memcpy(bytes, from, (size_t)packed_bytes(n, width));
+    memset(bytes + packed_bytes(n, width), 0, sizeof(uint32_t));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, bytes + i * width / 8, sizeof word);
+        v[i] = le32toh(word) >> (i * width % 8) & ((1u << width) - 1);
+    }
 }
 
-static inline uint32_t bits_get(bits_t *b, uint32_t width) {
-    for (; b->n < width; b->n += 8) b->held |= (uint64_t)*b->from++ << b->n;
-    uint32_t v = (uint32_t)b->held & ((1u << width) - 1);
-    b->held >>= width;
-    b->n -= width;
-    return v;
-}
+static uint32_t block_len(uint64_t i, uint64_t n) { return n - i < RG_BLOCK ? (uint32_t)(n - i) : RG_BLOCK; }
 
 static void pack_codes(const int8_t *q, uint64_t n, int32_t most, uint8_t *to) {
-    uint32_t width = width_of((uint64_t)most);
-    bits_t b = { .to = to };
-    if (width == 8) {
-        for (uint64_t i = 0; i < n; i++) to[i] = (uint8_t)(q[i] + most);
-        return;
+    uint32_t width = width_of((uint64_t)most), v[RG_BLOCK];
+    for (uint64_t i = 0; i < n; i += RG_BLOCK, to += RG_BLOCK / 8 * width) {
+        uint32_t many = block_len(i, n);
+        for (uint32_t k = 0; k < many; k++) v[k] = (uint32_t)(q[i + k] + most);
+        pack_block(v, many, width, to);
     }
-    for (uint64_t i = 0; i < n; i++) bits_put(&b, (uint32_t)(q[i] + most), width);
-    bits_end(&b);
 }
 
 static void add_codes(const uint8_t *from, uint64_t n, int32_t most, int32_t *sum) {
-    uint32_t width = width_of((uint64_t)most);
-    bits_t b = { .from = from };
-    if (width == 8)
-        for (uint64_t i = 0; i < n; i++) sum[i] += (int32_t)from[i] - most;
-    else
-        for (uint64_t i = 0; i < n; i++) sum[i] += (int32_t)bits_get(&b, width) - most;
+    uint32_t width = width_of((uint64_t)most), v[RG_BLOCK];
+    for (uint64_t i = 0; i < n; i += RG_BLOCK, from += RG_BLOCK / 8 * width) {
+        uint32_t many = block_len(i, n);
+        unpack_block(from, many, width, v);
+        for (uint32_t k = 0; k < many; k++) sum[i + k] += (int32_t)v[k] - most;
+    }
 }
 
 /* ---- Scales ------------------------------------------------------------------------------------------------- */
@@ -93,17 +99,36 @@ static float scale_of(const rg_quant_job_t *a, const float *scales, uint64_t i) 
 
 /* The largest magnitude; infinite where there is one that may not be. */
 static float top_of(const rg_quant_job_t *a, const float *v, uint64_t n) {
-    uint32_t top = 0;
+    uint32_t top = 0, u;
     float most;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t u;
         memcpy(&u, &v[i], sizeof u);
         u &= 0x7fffffffu;
-        if (u > 0x7f800000u) u = a->z->q.flags & RG_QUANT_SATURATE ? 0 : 0x7f800000u;
         top = u > top ? u : top;
     }
     memcpy(&most, &top, sizeof most);
-    return isinf(most) && (a->z->q.flags & RG_QUANT_SATURATE) ? FLT_MAX : most;
+    if (isfinite(most)) return most;
+    if (!(a->z->q.flags & RG_QUANT_SATURATE)) return INFINITY;
+    most = 0;
+    for (uint64_t i = 0; i < n; i++) most = fmaxf(most, isinf(v[i]) ? FLT_MAX : isnan(v[i]) ? 0.0f : fabsf(v[i]));
+    return most;
+}
+
+/* For which view the scales are is agreed on by the same maximum: in four numbers, and their negatives behind them. If
+ * one of the members knew of a loss and another did not, the one would go on where the other begins again. */
+#define VIEW 8u
+
+static void put_view(float *to, uint64_t epoch) {
+    for (int k = 0; k < 4; k++) {
+        to[k] = (float)(epoch >> 16 * k & 0xffff);
+        to[k + 4] = -to[k];
+    }
+}
+
+static int same_view(const float *from) {
+    int same = 1;
+    for (int k = 0; k < 4; k++) same &= from[k] == -from[k + 4];
+    return same;
 }
 
 /* Agrees on z->scales. */
@@ -111,7 +136,7 @@ static rg_status_t agree(rg_quant_job_t *a, const float *v) {
     rg_quantiser_t *z = a->z;
     uint64_t blocks = one_scale(a);
     for (uint32_t r = 0; r < a->f.n; r++) blocks += blocks_of(a, r);
-    if (!rg_room_for(&z->scales, blocks * sizeof(float))) return rg_frame_no_memory(&a->f);
+    if (!rg_room_for(&z->scales, (blocks + VIEW) * sizeof(float))) return rg_frame_no_memory(&a->f);
     float *s = (float *)z->scales.p;
     if (one_scale(a) && z->q.scale != 0.0f) {
         *s = z->q.scale;
@@ -122,8 +147,10 @@ static rg_status_t agree(rg_quant_job_t *a, const float *v) {
         for (uint64_t at = rg_slice_at(a, r), end = rg_slice_at(a, r + 1); at < end; at += RG_BLOCK)
             *s++ = top_of(a, v + at, end - at < RG_BLOCK ? end - at : RG_BLOCK);
     s = (float *)z->scales.p;
+    put_view(s + blocks, a->f.epoch);
     rg_status_t st =
-        rg_frame_ended(&a->f, rg_all_reduce(z->g, s, s, blocks, RG_F32, RG_MAX, rg_frame_opts(&a->f), NULL));
+        rg_frame_ended(&a->f, rg_all_reduce(z->g, s, s, blocks + VIEW, RG_F32, RG_MAX, rg_frame_opts(&a->f), NULL));
+    if (st == RG_OK && !same_view(s + blocks)) return RG_ERR_PEER_LOST;
     float most = (float)most_of(z->q.wire);
     for (uint64_t i = 0; i < blocks && st == RG_OK; i++) {
         s[i] /= most;
@@ -138,13 +165,15 @@ static rg_status_t agree(rg_quant_job_t *a, const float *v) {
 static void codes_of(rg_quant_job_t *a, const float *v, uint32_t r, float *kept) {
     rg_quantiser_t *z = a->z;
     const float *s = scales_at(a, r);
-    uint64_t at = rg_slice_at(a, r), n = rg_slice_len(a, r), step = one_scale(a) && n != 0 ? n : RG_BLOCK;
+    uint64_t at = rg_slice_at(a, r), n = rg_slice_len(a, r);
     int8_t *q = (int8_t *)z->piece.p;
-    for (uint64_t i = 0; i < n; i += step)
-        rg_quant_levels(&z->q, z->calls, at + i, v + at + i, n - i < step ? n - i : step, scale_of(a, s, i),
-                        most_of(z->q.wire), q + i);
-    for (uint64_t i = 0; i < n && kept != NULL; i++)
-        kept[at + i] = rg_part_left(z, v[at + i], scale_of(a, s, i) * (float)q[i]);
+    for (uint64_t i = 0; i < n; i += RG_BLOCK) {
+        uint32_t many = block_len(i, n);
+        float scale = scale_of(a, s, i);
+        rg_quant_levels(&z->q, z->calls, at + i, v + at + i, many, scale, most_of(z->q.wire), q + i);
+        for (uint32_t k = 0; kept != NULL && k < many; k++)
+            kept[at + i + k] = rg_part_left(z, v[at + i + k], scale * (float)q[i + k]);
+    }
 }
 
 /* How far the sum may be off: all members' roundings. */
@@ -192,15 +221,20 @@ rg_status_t rg_scatter_integer(rg_quant_job_t *a, const float *v, float *kept) {
 
 /* ---- Its values --------------------------------------------------------------------------------------------- */
 
-static float value_of(const rg_quant_job_t *a, float scale, int32_t sum) {
-    float v = scale * (float)sum;
-    return (a->op == RG_AVG ? v / (float)a->f.n : v) + 0.0f;
+/* Of one block, whose scale is `scale`. */
+static void values_of(const rg_quant_job_t *a, float scale, const int32_t *sum, uint32_t n, float *out) {
+    float by = (float)a->f.n;
+    if (a->op == RG_AVG)
+        for (uint32_t i = 0; i < n; i++) out[i] = scale * (float)sum[i] / by + 0.0f;
+    else
+        for (uint32_t i = 0; i < n; i++) out[i] = scale * (float)sum[i] + 0.0f;
 }
 
 void rg_integer_values(const rg_quant_job_t *a, float *out) {
     const float *s = scales_at(a, a->f.rank);
     const int32_t *sum = (const int32_t *)a->z->sum.p;
-    for (uint64_t i = 0; i < rg_slice_len(a, a->f.rank); i++) out[i] = value_of(a, scale_of(a, s, i), sum[i]);
+    uint64_t n = rg_slice_len(a, a->f.rank);
+    for (uint64_t i = 0; i < n; i += RG_BLOCK) values_of(a, scale_of(a, s, i), sum + i, block_len(i, n), out + i);
 }
 
 static uint64_t most_sum(const rg_quant_job_t *a) { return (uint64_t)most_of(a->z->q.wire) * a->f.n; }
@@ -210,24 +244,38 @@ uint64_t rg_integer_bytes(const rg_quant_job_t *a, uint64_t n) { return packed_b
 void rg_integer_put(rg_quant_job_t *a, uint8_t *to) {
     const float *s = scales_at(a, a->f.rank);
     const int32_t *sum = (const int32_t *)a->z->sum.p;
-    uint64_t most = most_sum(a);
-    uint32_t width = width_of(most);
+    int32_t most = (int32_t)most_sum(a);
+    uint64_t n = rg_slice_len(a, a->f.rank);
+    uint32_t width = width_of((uint64_t)most), v[RG_BLOCK];
     rg_part_head_t h = { .call = a->call, .epoch = a->f.epoch, .bound = a->bound, .finite = 1 };
-    bits_t b = { .to = to + RG_HEAD_BYTES };
-    for (uint64_t i = 0; i < rg_slice_len(a, a->f.rank); i++) {
-        h.finite &= isfinite(value_of(a, scale_of(a, s, i), sum[i])) != 0;
-        bits_put(&b, (uint32_t)(sum[i] + (int32_t)most), width);
+    uint8_t *w = to + RG_HEAD_BYTES;
+    for (uint64_t i = 0; i < n; i += RG_BLOCK, w += RG_BLOCK / 8 * width) {
+        uint32_t many = block_len(i, n);
+        int32_t top = 0;
+        float largest;
+        for (uint32_t k = 0; k < many; k++) {
+            int32_t size = sum[i + k] < 0 ? -sum[i + k] : sum[i + k];
+            top = size > top ? size : top;
+            v[k] = (uint32_t)(sum[i + k] + most);
+        }
+        values_of(a, scale_of(a, s, i), &top, 1, &largest);
+        h.finite &= isfinite(largest) != 0;
+        pack_block(v, many, width, w);
     }
-    bits_end(&b);
     a->finite = (int)h.finite;
     rg_part_put_head(to, &h);
 }
 
 void rg_integer_get(const rg_quant_job_t *a, uint32_t rank, const uint8_t *from, float *out) {
     const float *s = scales_at(a, rank);
-    int32_t most = (int32_t)most_sum(a);
-    uint32_t width = width_of((uint64_t)most);
-    bits_t b = { .from = from + RG_HEAD_BYTES };
-    for (uint64_t i = 0; i < rg_slice_len(a, rank); i++)
-        out[i] = value_of(a, scale_of(a, s, i), (int32_t)bits_get(&b, width) - most);
+    int32_t most = (int32_t)most_sum(a), sum[RG_BLOCK];
+    uint64_t n = rg_slice_len(a, rank);
+    uint32_t width = width_of((uint64_t)most), v[RG_BLOCK];
+    from += RG_HEAD_BYTES;
+    for (uint64_t i = 0; i < n; i += RG_BLOCK, from += RG_BLOCK / 8 * width) {
+        uint32_t many = block_len(i, n);
+        unpack_block(from, many, width, v);
+        for (uint32_t k = 0; k < many; k++) sum[k] = (int32_t)v[k] - most;
+        values_of(a, scale_of(a, s, i), sum, many, out + i);
+    }
 }

@@ -3,6 +3,7 @@
  * feedback keeps, members that die, and requests that do not block. Relies on engine_rig.h. */
 #include "engine_rig.h"
 
+#include "kernels/kernels.h"
 #include "quant/parts.h"
 
 #include <criterion/criterion.h>
@@ -215,6 +216,32 @@ static int exact(rig_member_t *m, void *arg) {
 
 Test(quant_forms, integers__against_their_definition__equal_to_the_bit, .timeout = 100) {
     for (uint32_t n = 1; n <= 5; n += 2) rig_run(n, "inproc", NULL, exact, NULL);
+}
+
+/* What is rounded for a scale from elsewhere is the same at every SIMD level, whatever the data. */
+Test(quant_forms, levels__any_simd__equal, .timeout = 60) {
+    enum { MANY = 700 };
+    static const char *const names[] = { "scalar", "avx2", "avx512" };
+    static float x[MANY];
+    uint64_t seed = 5;
+    for (int round = 0; round < 60; round++) {
+        rg_quant_t q = RG_QUANT_INIT(RG_WIRE_I8);
+        int8_t want[MANY], got[MANY];
+        uint32_t bits;
+        q.flags = round % 2 != 0 ? RG_QUANT_STOCHASTIC : 0;
+        if (round % 3 == 0) q.flags |= RG_QUANT_SATURATE;
+        for (int i = 0; i < MANY; i++) {
+            bits = (uint32_t)rig_random(&seed);
+            memcpy(&x[i], &bits, sizeof bits);
+            if (round % 4 != 0 || !isfinite(x[i])) x[i] = value((uint64_t)round, 0, (uint64_t)i);
+        }
+        if (round % 3 == 0) x[round] = NAN, x[round + 300] = -INFINITY;
+        for (int l = 0; l < 3; l++) {
+            if (!rg_simd_force(names[l])) continue;
+            rg_quant_levels(&q, 3, 1000, x, (uint64_t)(MANY - round), 0.03f, 127, l == 0 ? want : got);
+            cr_assert(l == 0 || memcmp(want, got, (size_t)(MANY - round)) == 0, "round %d, %s", round, names[l]);
+        }
+    }
 }
 
 /* ---- Wrong calls ------------------------------------------------------------------------------------------------- */
