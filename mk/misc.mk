@@ -35,6 +35,7 @@ help:
 	@echo 'make torture          every allocation and system call fails in turn: TORTURE_EACH=3 calls at each place'
 	@echo 'make bench            our collectives on this host; make bench-peers: beside Gloo, Open MPI and MPICH'
 	@echo 'make bench-state      shared state: what comparing costs, and what a newcomer costs those who work'
+	@echo 'make bench-sparse     sparse lists, placements, top-k: here and over links of 100 Mbit/s (the latter needs root)'
 	@echo 'make bench-hierarchy  groups over hosts and sites with slow links between them (needs root)'
 	@echo 'make bench-quantised  codecs, and quantised all-reduces beside f32 over slow links (needs root)'
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'

@@ -73,6 +73,12 @@ bench-quantised: all $(BENCH) $(BUILD)/tests/wan
 bench-hierarchy: all $(BUILD)/tests/wan
 	@bash bench/hierarchy.sh $(BUILD)
 
+# Sparse collectives: on this host, and between namespaces of little bandwidth.
+.PHONY: bench-sparse
+bench-sparse: all $(BUILD)/bench/bench_sparse $(BUILD)/tests/wan
+	@$(BUILD)/bench/bench_sparse
+	@bash bench/sparse.sh $(BUILD)
+
 # ---- Fuzzing --------------------------------------------------------------------------------------------------------
 # Each tests/fuzz/<name>.c is one libFuzzer program; the library below it is built with the same instrumentation, in a
 # folder of its own. What was found stays in build-fuzz/corpus/<name>.

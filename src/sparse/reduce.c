@@ -41,6 +41,7 @@ typedef struct job {
     head_t *heads_out, *heads_in;
     told_t *told_out, *told_in;
     uint64_t *counts_out, *at_out, *counts_in, *at_in;
+    uint64_t *alone; /* elements of the part that a rank alone has */
     rg_slice_t *slices;
     rg_cursor_t *cursors;
     rg_merged_t part;                  /* what this member adds up */
@@ -117,7 +118,7 @@ static void *cut(uint8_t **p, uint64_t bytes) {
 }
 
 static int small_memory(job_t *j) {
-    uint64_t n = j->f.n, all = n * (2 * sizeof(head_t) + 2 * sizeof(told_t) + 4 * sizeof(uint64_t) +
+    uint64_t n = j->f.n, all = n * (2 * sizeof(head_t) + 2 * sizeof(told_t) + 5 * sizeof(uint64_t) +
                                     sizeof(rg_slice_t) + sizeof(rg_cursor_t)) +
                                16 * 16;
     if (!rg_room_for(&j->z->small, all)) return 0;
@@ -125,7 +126,7 @@ static int small_memory(job_t *j) {
     j->heads_out = cut(&p, n * sizeof(head_t)), j->heads_in = cut(&p, n * sizeof(head_t));
     j->told_out = cut(&p, n * sizeof(told_t)), j->told_in = cut(&p, n * sizeof(told_t));
     j->counts_out = cut(&p, n * 8), j->at_out = cut(&p, n * 8);
-    j->counts_in = cut(&p, n * 8), j->at_in = cut(&p, n * 8);
+    j->counts_in = cut(&p, n * 8), j->at_in = cut(&p, n * 8), j->alone = cut(&p, n * 8);
     j->slices = cut(&p, n * sizeof(rg_slice_t)), j->cursors = cut(&p, n * sizeof(rg_cursor_t));
     return 1;
 }
@@ -275,13 +276,14 @@ static rg_part_t told_part(job_t *j, uint32_t r) {
     uint64_t base = part_at(j, j->f.rank);
     rg_part_t p = { .base = base, .len = part_at(j, j->f.rank + 1) - base, .width = j->casts.width, .block = j->block };
     p.at = m->at, p.val = m->val, p.k = m->n;
-    if (j->how.result == RG_SPARSE_TOPK) return p;
+    if (j->how.result == RG_SPARSE_TOPK || j->alone[r] == 0) return p;
     uint64_t *at = (uint64_t *)j->z->some_at.p, have = 0;
     uint8_t *val = j->z->some_val.p;
     for (uint64_t i = 0; i < m->n; i++) {
         if (m->who[i] == r) continue;
         at[have] = m->at[i];
-        memcpy(val + have * p.width, m->val + i * p.width, p.width);
+        if (p.width == 4) memcpy(val + 4 * have, m->val + 4 * i, 4);
+        else memcpy(val + 2 * have, m->val + 2 * i, 2);
         have++;
     }
     p.at = at, p.val = val, p.k = have;
@@ -302,6 +304,9 @@ static rg_status_t back(job_t *j, rg_flaw_t arrived) {
     uint64_t all = 0, wide = j->part.n;
     if (!rg_room_for(&j->z->some_at, wide * 8) || !rg_room_for(&j->z->some_val, wide * j->casts.width))
         return rg_frame_no_memory(&j->f);
+    memset(j->alone, 0, j->f.n * sizeof *j->alone);
+    for (uint64_t i = 0; i < j->part.n; i++)
+        if (j->part.who[i] < j->f.n) j->alone[j->part.who[i]]++;
     for (uint32_t r = 0; r < j->f.n; r++) {
         rg_part_t p = { 0 };
         rg_slice_t s = { RG_SLICE_NONE, 0, 0 };

@@ -49,12 +49,21 @@ static int in_blocks(const rg_part_t *p) {
 
 /* Whether no value looks like one that is not there. */
 static int no_marks(const rg_part_t *p) {
-    for (uint64_t i = 0; i < p->k; i++) {
-        uint32_t u = UINT32_MAX;
-        memcpy(&u, p->val + i * p->width, p->width);
-        if (u == UINT32_MAX) return 0;
+    uint64_t marks = 0;
+    if (p->width == 4) {
+        for (uint64_t i = 0; i < p->k; i++) {
+            uint32_t u;
+            memcpy(&u, p->val + 4 * i, sizeof u);
+            marks += u == UINT32_MAX;
+        }
+    } else {
+        for (uint64_t i = 0; i < p->k; i++) {
+            uint16_t u;
+            memcpy(&u, p->val + 2 * i, sizeof u);
+            marks += u == UINT16_MAX;
+        }
     }
-    return 1;
+    return marks == 0;
 }
 
 static void better(rg_slice_t *best, rg_slice_kind_t kind, uint64_t bytes) {
@@ -69,7 +78,9 @@ rg_slice_t rg_slice_choose(const rg_part_t *p, uint32_t allowed) {
         best = (rg_slice_t){ RG_SLICE_BITMAP, 0, bitmap_bytes(p) };
         return no_marks(p) ? (rg_slice_t){ RG_SLICE_DENSE, 0, dense } : best;
     }
-    best = rice(p);
+    /* Where more than half are there, a distance takes a one or none for each element, and a zero: that is a bitmap. */
+    best = (rg_slice_t){ RG_SLICE_BITMAP, 0, bitmap_bytes(p) };
+    if (p->len / p->k >= 2) best = rice(p);
     if (bitmap_bytes(p) <= best.bytes) best = (rg_slice_t){ RG_SLICE_BITMAP, 0, bitmap_bytes(p) };
     if (in_blocks(p)) better(&best, RG_SLICE_BLOCKS, blocks_bytes(p));
     if ((allowed & RG_SLICE_ONLY_DENSE) && dense < best.bytes && no_marks(p)) better(&best, RG_SLICE_DENSE, dense);
@@ -103,9 +114,12 @@ void rg_slice_write(const rg_part_t *p, const rg_slice_t *s, uint8_t *to) {
     if (s->kind == RG_SLICE_NONE) return;
     uint64_t values = p->k * p->width;
     if (s->kind == RG_SLICE_DENSE) {
-        memset(to, 0xff, (size_t)s->bytes);
-        for (uint64_t i = 0; i < p->k; i++)
-            memcpy(to + (p->at[i] - p->base) * p->width, p->val + i * p->width, p->width);
+        if (p->k != p->len) memset(to, 0xff, (size_t)s->bytes);
+        if (p->k == p->len) memcpy(to, p->val, (size_t)s->bytes);
+        else if (p->width == 4)
+            for (uint64_t i = 0; i < p->k; i++) memcpy(to + 4 * (p->at[i] - p->base), p->val + 4 * i, 4);
+        else
+            for (uint64_t i = 0; i < p->k; i++) memcpy(to + 2 * (p->at[i] - p->base), p->val + 2 * i, 2);
         return;
     }
     memset(to, 0, (size_t)(s->bytes - values));
@@ -250,12 +264,17 @@ static void dense(rg_cursor_t *c, uint64_t first, uint32_t len, rg_window_t *win
     const uint8_t *p = c->val + first * c->casts->width;
     uint64_t many = 0;
     rg_red_copy(&c->casts->in, win->v, p, len);
-    for (uint32_t i = 0; i < len; i++) {
-        uint32_t u = UINT32_MAX;
-        memcpy(&u, p + i * c->casts->width, c->casts->width);
-        uint64_t is = u != UINT32_MAX;
-        win->has[i / 64] |= is << i % 64;
-        many += is;
+    for (uint32_t j = 0; j < (len + 63) / 64; j++) {
+        uint32_t some = len - 64 * j < 64 ? len - 64 * j : 64;
+        uint64_t word = 0;
+        for (uint32_t i = 0; i < some; i++) {
+            uint32_t u = UINT32_MAX;
+            if (c->casts->width == 4) memcpy(&u, p + 4 * (64 * j + i), 4);
+            else memcpy(&u, p + 2 * (64 * j + i), 2);
+            word |= (uint64_t)(u != UINT32_MAX) << i;
+        }
+        win->has[j] = word;
+        many += (uint32_t)__builtin_popcountll(word);
     }
     if (many > c->left) c->bad = 1;
     else c->left -= many;

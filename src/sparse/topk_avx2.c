@@ -5,5 +5,6 @@
 #ifdef __x86_64__
 #define TGT __attribute__((target("avx2")))
 #define LEVEL rg_topk_avx2
+#define LANES 8
 #include "sparse/topk_body.h"
 #endif

@@ -10,5 +10,6 @@
 #define TGT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #endif
 #define LEVEL rg_topk_avx512
+#define LANES 16
 #include "sparse/topk_body.h"
 #endif

@@ -1,6 +1,7 @@
 /* topk_body.h: the loops of chunked top-k that are worth vectors, written plainly so that the compiler makes them. A
- * level's file defines TGT (the target attribute), LEVEL (the table's name) and includes this once. Relies on the rules
- * in topk.h for equal bits; must not use an intrinsic or anything that depends on the level. */
+ * level's file defines TGT (the target attribute), LEVEL (the table's name) and LANES (floats in a register) and
+ * includes this once. Relies on the rules in topk.h for equal bits; must not use an intrinsic or anything that depends
+ * on the level. */
 #include "sparse/topk.h"
 
 #include <string.h>
@@ -47,15 +48,29 @@ FN float weight(uint32_t i, uint32_t u) {
     return a <= 64 ? rg_topk_cosines[a] : -rg_topk_cosines[128 - a];
 }
 
-/* y[c] += w * x[c] for a row. */
-FN void add_row(float *y, float w, const float *x) {
-    for (uint32_t c = 0; c < SIDE; c++) y[c] += w * x[c];
+/* Some elements of a row, as many as a register of the level has: that is all that LANES may change. */
+typedef float piece_t __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* A row that is the sum of n rows, `apart` elements from each other, each times its weight, one after the other. */
+FN void add_rows(const float *w, uint32_t n, const float *x, uint32_t apart, float *y) {
+    for (uint32_t first = 0; first < SIDE; first += 4 * LANES) {
+        piece_t a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
+        for (uint32_t i = 0; i < n; i++) {
+            const piece_t *row = (const piece_t *)(x + (size_t)i * apart + first);
+            a += w[i] * row[0];
+            b += w[i] * row[1];
+            c += w[i] * row[2];
+            d += w[i] * row[3];
+        }
+        piece_t *to = (piece_t *)(y + first);
+        to[0] = a, to[1] = b, to[2] = c, to[3] = d;
+    }
 }
 
 /* The cosines of an even coefficient are the same from either end, those of an odd one opposite: the sums and the
  * differences of rows that lie opposite are enough. */
 FN void forward(const float *in, float *out) {
-    float sum[HALF][SIDE], dif[HALF][SIDE];
+    float sum[HALF][SIDE], dif[HALF][SIDE], w[HALF];
     for (uint32_t i = 0; i < HALF; i++)
         for (uint32_t c = 0; c < SIDE; c++) {
             float a = in[i * SIDE + c], b = in[(SIDE - 1 - i) * SIDE + c];
@@ -63,17 +78,17 @@ FN void forward(const float *in, float *out) {
             dif[i][c] = a - b;
         }
     for (uint32_t u = 0; u < SIDE; u++) {
-        float y[SIDE] = { 0 };
-        for (uint32_t i = 0; i < HALF; i++) add_row(y, weight(i, u), u % 2 ? dif[i] : sum[i]);
-        memcpy(out + u * SIDE, y, sizeof y);
+        for (uint32_t i = 0; i < HALF; i++) w[i] = weight(i, u);
+        add_rows(w, HALF, u % 2 ? dif[0] : sum[0], SIDE, out + u * SIDE);
     }
 }
 
 FN void inverse(const float *in, float *out) {
+    float even[SIDE], odd[SIDE], w[2][HALF];
     for (uint32_t i = 0; i < HALF; i++) {
-        float even[SIDE] = { 0 }, odd[SIDE] = { 0 };
-        for (uint32_t u = 0; u < SIDE; u += 2) add_row(even, weight(i, u), in + u * SIDE);
-        for (uint32_t u = 1; u < SIDE; u += 2) add_row(odd, weight(i, u), in + u * SIDE);
+        for (uint32_t u = 0; u < HALF; u++) w[0][u] = weight(i, 2 * u), w[1][u] = weight(i, 2 * u + 1);
+        add_rows(w[0], HALF, in, 2 * SIDE, even);
+        add_rows(w[1], HALF, in + SIDE, 2 * SIDE, odd);
         for (uint32_t c = 0; c < SIDE; c++) {
             out[i * SIDE + c] = even[c] + odd[c];
             out[(SIDE - 1 - i) * SIDE + c] = even[c] - odd[c];

@@ -4,4 +4,5 @@
 
 #define TGT
 #define LEVEL rg_topk_scalar
+#define LANES 4
 #include "sparse/topk_body.h"
