@@ -102,11 +102,11 @@ static int serve_a_part(rig_member_t *m, course_t *c, model_t *x) {
  * more. So whoever gets all pieces has them from two workers at least, whatever the order of things and the load of the
  * host. */
 static void after_snapshot(void *user, rg_log_level_t level, const char *line) {
-    const rig_member_t *m = user;
-    const course_t *c = m->rig->arg;
     static const char snapshot[] = "state: snapshot ";
+    const rig_member_t *m = user;
     (void)level;
-    if (strncmp(line, snapshot, sizeof snapshot - 1) != 0) return;
+    if (strncmp(line, snapshot, sizeof snapshot - 1) != 0) return; /* a newcomer's lines come without a user */
+    const course_t *c = m->rig->arg;
     for (uint64_t p = m->index; p < PIECES; p += c->workers)
         rg_state_touch(c->model[m->index]->s, "w", p * (MIB / 8), MIB / 8);
 }
