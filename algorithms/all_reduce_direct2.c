@@ -83,6 +83,8 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
 static uint64_t chunk(const rg_coll_desc_t *d) {
     uint64_t slice = d->count / d->size * d->elem_size, bytes = slice / 2;
     bytes = bytes < 65536 ? 65536 : bytes > 262144 ? 262144 : bytes;
+    /* What the slow one sends has to be back early, for what it receives is as much. */
+    if (d->topo != NULL && d->topo->rate != NULL) bytes = 65536;
     return bytes / d->elem_size;
 }
 

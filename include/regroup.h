@@ -201,12 +201,15 @@ typedef struct rg_config {
                        all others; two such members are relayed by a third. "both" */
     uint32_t max_rate_mbit; /* RG_MAX_RATE_MBIT most that this process sends to each other member over TCP, in 10^6 bits
                                per second, all rails together; no limit */
+    uint32_t measure_every; /* RG_MEASURE_EVERY every so many boundaries rg_group_boundary() measures the links first,
+                               as rg_group_measure() does; never. Equal on all members */
+    uint32_t reserved;      /* 0 */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \
         sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT,                \
             RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        \
-            RG_SWITCH_DEFAULT, 0, RG_DIAL_DEFAULT, 0                                                                   \
+            RG_SWITCH_DEFAULT, 0, RG_DIAL_DEFAULT, 0, 0, 0                                                             \
     }
 
 /* ---- Coordinator -------------------------------------------------------------------------------------------- */
@@ -297,6 +300,13 @@ typedef struct rg_change {
 #define RG_CHANGE_INIT                                                                                                 \
     { sizeof(rg_change_t), 0, 0, 0, 0, 0, 0, 0, 0 }
 rg_status_t rg_group_boundary(rg_group_t *group, rg_change_t *change);
+
+/* For links that differ, between hosts (docs/wan.md). Every member calls it, at the same place among its operations,
+ * and waits: pairs take turns in sending each other some messages at full speed, and all learn what all saw. From the
+ * next operation on rings run in the order whose slowest link is the fastest, if that is better by a tenth, and where
+ * members are unevenly fast direct exchange gives each a share by its rate. It holds for operations without a tag,
+ * until newcomers enter. Up to 64 members, else NOTSUP. measure_every does it at boundaries. */
+rg_status_t rg_group_measure(rg_group_t *group);
 
 /* Leaves in order: waits, within the operation deadline, until results that others may still need are known to be
  * everywhere, then tells the coordinator. Pending requests end with RG_ERR_CLOSED. Free the handle afterwards. */

@@ -1,5 +1,5 @@
 /* api.h: what the files of the public functions share: a call as it was made, and the way from there to an operation.
- * Relies on the engine; nothing outside src/api*.c, src/split.c, src/state/, src/quant/,
+ * Relies on the engine; nothing outside src/api*.c, src/split.c, src/measure.c, src/state/, src/quant/,
  * src/sparse/ and src/quorum/ may use it. */
 #ifndef RG_API_H
 #define RG_API_H

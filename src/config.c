@@ -145,6 +145,7 @@ static const number_row_t config_numbers[] = {
     { "spin_us", "RG_SPIN_US", AT(spin_us), 0, 1, 10000000, "microseconds" },
     { "quorum_timeout_ms", "RG_QUORUM_TIMEOUT_MS", AT(quorum_timeout_ms), 0, 1, MS_MAX, "milliseconds" },
     { "max_rate_mbit", "RG_MAX_RATE_MBIT", AT(max_rate_mbit), 0, 1, 1000000, "megabits per second" },
+    { "measure_every", "RG_MEASURE_EVERY", AT(measure_every), 0, 1, UINT32_MAX, "boundaries" },
 };
 
 static const char *const switch_words[] = { "on", "1", "1", "1",  "yes", "1",     "true", "1", "off",
@@ -193,9 +194,7 @@ static const char *given_by(const char *field, const char *variable, int from_va
     i -= (uint32_t)COUNT(rows)
 
 const char *rg_config_variable(uint32_t i) {
-    static const struct {
-        const char *variable;
-    } elsewhere[] = { { "RG_LOG" }, { "RG_SIMD" } };
+    static const struct { const char *variable; } elsewhere[] = { { "RG_LOG" }, { "RG_SIMD" } };
     NAMED(config_strings);
     NAMED(config_numbers);
     NAMED(config_choices);

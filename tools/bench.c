@@ -36,6 +36,7 @@ static const char bench_help[] =
     "      --algorithm NAME     instead of the one that is chosen (RG_ALGORITHM); `regroup explain` lists them\n"
     "      --transport NAME     auto, tcp, shm (RG_TRANSPORT)\n"
     "      --tls                with -n: TLS with a key for this run alone (--transport tcp: all bytes go through it)\n"
+    "      --measure            measure the links first (rg_group_measure)\n"
     "      --check              check the result of every call (default: of the first of each size)\n"
     "      --no-check           check nothing\n"
     "  -j, --json               one JSON object instead of the table\n"
@@ -59,7 +60,7 @@ static const char bench_help[] =
 struct bench {
     struct coll c;
     uint64_t peers, min, max, factor, warmup, iters;
-    int check, json, tls; /* check: 0 nothing, 1 first call, 2 every call */
+    int check, json, tls, measure; /* check: 0 nothing, 1 first call, 2 every call */
     const char *coordinator, *transport;
     char algorithm[128];
     /* while it runs */
@@ -215,7 +216,8 @@ static int bench_member(void *arg) {
     if (!rc && rg_group_join(&cfg, &b->c.g, &err)) rc = tool_failed("bench", "%s", err.text);
     if (!rc) {
         rg_group_info(b->c.g, &b->c.info);
-        rc = bench_sizes(b);
+        rg_status_t s = b->measure ? rg_group_measure(b->c.g) : RG_OK;
+        rc = s ? bench_fail(b, s) : bench_sizes(b);
         if (rc == TOOL_OK || b->errors) rg_group_leave(b->c.g);
     }
     rg_group_destroy(b->c.g);
@@ -229,7 +231,7 @@ static int bench_member(void *arg) {
  * ---------------------------------------------------------------------------------------------------
  */
 
-enum { IN_PLACE = 256, CHECK, NO_CHECK, ALLOC, ALGORITHM, TRANSPORT, TLS };
+enum { IN_PLACE = 256, CHECK, NO_CHECK, ALLOC, ALGORITHM, TRANSPORT, TLS, MEASURE };
 
 static int bench_option(struct bench *b, int o, const char *text, const char **algorithm) {
     uint64_t v = 0;
@@ -252,6 +254,7 @@ static int bench_option(struct bench *b, int o, const char *text, const char **a
     case ALLOC: b->c.alloc = 1; return 1;
     case CHECK: b->check = 2; return 1;
     case NO_CHECK: b->check = 0; return 1;
+    case MEASURE: b->measure = 1; return 1;
     case ALGORITHM: *algorithm = text; return 1;
     case TRANSPORT: b->transport = text; return 1;
     case TLS: b->tls = 1; return 1;
@@ -297,6 +300,7 @@ static int bench_options(struct bench *b, int argc, char **argv) {
                                              { "tls", no_argument, NULL, TLS },
                                              { "check", no_argument, NULL, CHECK },
                                              { "no-check", no_argument, NULL, NO_CHECK },
+                                             { "measure", no_argument, NULL, MEASURE },
                                              { "json", no_argument, NULL, 'j' },
                                              { "help", no_argument, NULL, 'h' },
                                              { 0, 0, 0, 0 } };

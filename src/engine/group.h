@@ -66,10 +66,22 @@ typedef struct rg_roster {
     uint64_t *ids;
     uint32_t *links; /* link per rank; own entry unused */
     rg_cost_model_t model;
-    uint64_t model_key; /* changes with the model and the topology */
-    rg_topology_t topo; /* levels 0: nothing is known */
-    uint32_t *groups;   /* of topo */
+    uint64_t model_key;           /* changes with the model and the topology */
+    rg_topology_t topo;           /* levels 0: nothing is known */
+    uint32_t *groups;             /* of topo */
+    uint64_t base_gen;            /* all of them are here from this generation on */
+    const struct rg_order *order; /* what they measured, that topo and model tell; NULL: nothing */
 } rg_roster_t;
+
+/* What all members measured together (src/measure.c), for operations without a tag from that number on: rings run in
+ * this order, and direct exchange has shares by rate. Ranks are places in ids. It holds among those who were there. */
+typedef struct rg_order {
+    struct rg_order *older;
+    uint64_t gen;
+    uint32_t op, n, uneven;
+    uint64_t ids[RG_ORDER_MAX];
+    uint32_t ring[RG_ORDER_MAX], rate[RG_ORDER_MAX];
+} rg_order_t;
 
 /* What the members have measured, as the views of one data epoch say it, the newest first. A view of newcomers brings
  * newer figures too, while operations go on: those of generations before its cut are run by the figures that held
@@ -347,6 +359,8 @@ struct rg_group {
     uint64_t polls, polls_drained; /* of the transport; the last that took all it had to report */
     rg_roster_t *roster;           /* of the present generation and view */
     rg_nets_t *nets;
+    rg_order_t *orders;   /* the newest first; kept, as operations of any age may have to be run again */
+    rg_roster_t *ordered; /* the roster that was last run in one of them */
     rg_past_t past[RG_PAST];
     uint32_t past_most; /* members of the largest of them */
     uint64_t gen;
@@ -437,10 +451,13 @@ void rg_blocks_free(rg_group_t *g);
 /* roster.c */
 rg_roster_t *rg_roster_for(rg_group_t *h, uint64_t gen); /* of a handle */
 rg_roster_t *rg_roster_of(rg_request_t *op);
+void rg_order_install(rg_group_t *g, rg_order_t *o); /* takes it; from the next operation on */
+/* What holds for the next operation among these members: natural order and rates of 0 where nothing does. */
+void rg_order_in_force(rg_group_t *g, const uint64_t *ids, uint32_t n, rg_order_t *out);
 void rg_roster_put(rg_roster_t *r);
 rg_status_t rg_roster_view_changed(rg_group_t *g);
 uint32_t rg_roster_past(const rg_group_t *h, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap);
-uint32_t rg_link_of(const rg_group_t *g, uint64_t id); /* UINT32_MAX: none */
+uint32_t rg_link_of(const rg_group_t *g, uint64_t id);                                    /* UINT32_MAX: none */
 rg_tp_peer_t rg_link_peer(const rg_group_t *g, const rg_link_t *l, uint32_t patience_ms); /* for connect() */
 void rg_rosters_free(rg_group_t *g);
 

@@ -17,8 +17,8 @@ extern const rg_transport_t rg_transport_auto, rg_transport_tcp, rg_transport_sh
 static uint32_t settings_hash(const rg_config_t *c, uint32_t tuning_hash) {
     uint32_t h = 2166136261u ^ tuning_hash;
     for (const char *p = c->algorithm ? c->algorithm : ""; *p; p++) h = (h ^ (uint8_t)*p) * 16777619u;
-    const uint32_t v[3] = { c->chunk_bytes, c->small_bytes, (uint32_t)c->deterministic };
-    for (int i = 0; i < 3; i++) h = (h ^ v[i]) * 16777619u;
+    const uint32_t v[4] = { c->chunk_bytes, c->small_bytes, (uint32_t)c->deterministic, c->measure_every };
+    for (int i = 0; i < 4; i++) h = (h ^ v[i]) * 16777619u;
     return h;
 }
 

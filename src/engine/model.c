@@ -135,10 +135,28 @@ static uint64_t hash(uint64_t h, const void *p, size_t n) { /* FNV-1a */
     return h;
 }
 
+/* Adds what they measured. Every one of them was there, so all are found. */
+static void add_order(rg_roster_t *r, uint32_t levels) {
+    const rg_order_t *o = r->order;
+    uint32_t *ring = r->groups + 2 * (size_t)r->n, *rate = ring + r->n, at = 0, least = UINT32_MAX;
+    for (uint32_t k = 0; k < o->n; k++)
+        for (uint32_t i = 0; i < r->n; i++) {
+            if (r->ids[i] != o->ids[o->ring[k]]) continue;
+            if (at < r->n) ring[at++] = i;
+            rate[i] = o->rate[o->ring[k]];
+            if (rate[i] < least) least = rate[i];
+        }
+    if (at != r->n) return;
+    r->topo.ring = ring;
+    if (o->uneven) r->topo.rate = rate;
+    /* Where all do the same the slowest decides. */
+    r->model.beta = r->model.level[levels].beta = 1 / (1024.0 * least);
+}
+
 rg_status_t rg_roster_model(const rg_group_t *g, rg_roster_t *r) {
     const rg_core_member_t **m = find_members(rg_member_view(g->core), r);
     uint8_t(*nets)[RG_CORE_NET] = nets_by_rank(g, r);
-    r->groups = malloc((2 * (size_t)r->n + 1) * sizeof *r->groups);
+    r->groups = malloc((4 * (size_t)r->n + 1) * sizeof *r->groups);
     if (!m || !nets || !r->groups) {
         free(m);
         free(nets);
@@ -151,11 +169,16 @@ rg_status_t rg_roster_model(const rg_group_t *g, rg_roster_t *r) {
         net.link[k].latency = (double)median(nets, r->n, 2 * k) * 1e-9;
         net.link[k].bandwidth = (double)median(nets, r->n, 2 * k + 1);
     }
+    for (uint32_t i = 0; i < r->n; i++)
+        if (m[i] && m[i]->first_gen > r->base_gen) r->base_gen = m[i]->first_gen;
     free(m);
     free(nets);
     rg_cost_model(&r->model, &net);
     r->topo = (rg_topology_t){ .levels = net.levels, .group = r->groups };
+    if (r->order) add_order(r, net.levels);
     r->model_key = hash(14695981039346656037ull, &r->model, sizeof r->model);
     r->model_key = hash(r->model_key, r->groups, net.levels * (size_t)r->n * sizeof *r->groups);
+    if (r->topo.ring) r->model_key = hash(r->model_key, r->topo.ring, r->n * sizeof *r->groups);
+    if (r->topo.rate) r->model_key = hash(r->model_key, r->topo.rate, r->n * sizeof *r->groups);
     return RG_OK;
 }

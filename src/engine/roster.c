@@ -29,12 +29,13 @@ static int view_has(const rg_core_view_t *v, uint64_t id, uint32_t hint) {
 }
 
 /* Those of `ids` that are in the present view, in their order. */
-static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen, const uint64_t *ids, uint32_t n) {
+static rg_roster_t *roster_make(rg_group_t *g, uint64_t gen, const uint64_t *ids, uint32_t n, const rg_order_t *order) {
     const rg_core_view_t *v = rg_member_view(g->core);
     rg_roster_t *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     r->refs = 1;
     r->gen = gen;
+    r->order = order;
     r->data_epoch = v->data_epoch;
     r->ids = malloc((n + 1) * sizeof *r->ids);
     r->links = malloc((n + 1) * sizeof *r->links);
@@ -55,14 +56,14 @@ static rg_roster_t *roster_of_all(rg_group_t *g, uint64_t gen) {
     rg_roster_t *r = NULL;
     if (ids) {
         rg_member_participants(g->core, gen, ids, n);
-        r = roster_make(g, gen, ids, n);
+        r = roster_make(g, gen, ids, n, NULL);
     }
     free(ids);
     return r;
 }
 
 static rg_roster_t *roster_of_child(rg_group_t *h) {
-    if (!h->roster) h->roster = roster_make(h->root, h->gen, h->set_ids, h->n_set);
+    if (!h->roster) h->roster = roster_make(h->root, h->gen, h->set_ids, h->n_set, NULL);
     if (h->roster) h->roster->refs++;
     return h->roster;
 }
@@ -93,7 +94,7 @@ static rg_roster_t *roster_of_pair(rg_group_t *g, rg_op_key_t key) {
     uint64_t ids[2] = { key.set >> 31 & RG_SET_ID_MAX, key.set & RG_SET_ID_MAX };
     uint32_t at = (uint32_t)(ids[0] * 3 + ids[1]) % 8;
     if (!g->pairs[at] || g->pair_sets[at] != key.set) {
-        rg_roster_t *r = roster_make(g, key.gen, ids, 2);
+        rg_roster_t *r = roster_make(g, key.gen, ids, 2, NULL);
         if (!r) return NULL;
         rg_roster_put(g->pairs[at]);
         g->pairs[at] = r;
@@ -103,14 +104,69 @@ static rg_roster_t *roster_of_pair(rg_group_t *g, rg_op_key_t key) {
     return g->pairs[at];
 }
 
+/* ---- In an order that was measured ------------------------------------------------------------------------------- */
+
+/* The newest that was agreed before this operation, if all of them were there; by the operation's number alone, so that
+ * one that is run again after a fault is run alike by all, whoever has taken note of a later measurement. */
+static const rg_order_t *order_before(const rg_group_t *g, uint64_t gen, uint32_t op, uint64_t base_gen) {
+    const rg_order_t *o = g->orders;
+    while (o && (o->gen > gen || (o->gen == gen && o->op > op))) o = o->older;
+    return o && o->gen >= base_gen ? o : NULL;
+}
+
+void rg_order_install(rg_group_t *g, rg_order_t *o) {
+    o->gen = g->gen;
+    o->op = g->next_seq;
+    o->older = g->orders;
+    g->orders = o;
+    RG_LOGF(&g->log, RG_LOG_INFO, "measured: rings run in the order that begins with members %llu, %llu, %llu%s",
+            (unsigned long long)o->ids[o->ring[0]], (unsigned long long)o->ids[o->ring[1 % o->n]],
+            (unsigned long long)o->ids[o->ring[2 % o->n]], o->uneven ? "; shares by rate" : "");
+}
+
+void rg_order_in_force(rg_group_t *g, const uint64_t *ids, uint32_t n, rg_order_t *out) {
+    rg_roster_t *r = rg_roster_for(g, g->gen);
+    const rg_order_t *o = r ? order_before(g, g->gen, g->next_seq, r->base_gen) : NULL;
+    uint32_t at = 0;
+    memset(out, 0, sizeof *out);
+    for (uint32_t k = 0; o && k < o->n; k++)
+        for (uint32_t i = 0; i < n; i++) {
+            if (ids[i] != o->ids[o->ring[k]]) continue;
+            out->ring[at++] = i;
+            out->rate[i] = o->rate[o->ring[k]];
+        }
+    for (uint32_t i = 0; at != n && i < n; i++) out->ring[i] = i;
+    rg_roster_put(r);
+}
+
+static rg_roster_t *roster_in_order(rg_group_t *g, const rg_order_t *o, rg_roster_t *plain) {
+    rg_roster_t *r = g->ordered;
+    if (!r || r->order != o || r->gen != plain->gen || r->data_epoch != plain->data_epoch || r->n != plain->n) {
+        r = roster_make(g, plain->gen, plain->ids, plain->n, o);
+        if (!r) return NULL;
+        rg_roster_put(g->ordered);
+        g->ordered = r;
+    }
+    r->refs++;
+    return r;
+}
+
 rg_roster_t *rg_roster_of(rg_request_t *op) {
     if (op->key.set & RG_SET_PAIR) return roster_of_pair(op->g, op->key);
-    return rg_roster_for(op->h, op->key.gen);
+    rg_roster_t *r = rg_roster_for(op->h, op->key.gen);
+    if (!r || !op->g->orders || op->key.set || op->key.op >> 32) return r;
+    const rg_order_t *o = order_before(op->g, op->key.gen, (uint32_t)op->key.op, r->base_gen);
+    if (!o) return r;
+    rg_roster_t *ordered = roster_in_order(op->g, o, r);
+    rg_roster_put(r);
+    return ordered;
 }
 
 static void rosters_forget(rg_group_t *g) {
     rg_roster_put(g->roster);
     g->roster = NULL;
+    rg_roster_put(g->ordered);
+    g->ordered = NULL;
     for (uint32_t i = 0; i < sizeof g->pairs / sizeof *g->pairs; i++) {
         rg_roster_put(g->pairs[i]);
         g->pairs[i] = NULL;
@@ -183,6 +239,11 @@ uint32_t rg_roster_past(const rg_group_t *h, uint64_t data_epoch, uint64_t gen, 
 void rg_rosters_free(rg_group_t *g) {
     rosters_forget(g);
     rg_nets_free(&g->nets);
+    while (g->orders) {
+        rg_order_t *o = g->orders;
+        g->orders = o->older;
+        free(o);
+    }
     for (int i = 0; i < RG_PAST; i++) {
         free(g->past[i].ids);
         free(g->past[i].first_gens);

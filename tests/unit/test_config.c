@@ -76,6 +76,7 @@ Test(config, defaults__nothing_said__documented_values) {
     cr_assert(config.chunk_bytes == 0 && config.socket_buffer_bytes == 0 && config.small_bytes == 65536);
     cr_assert(config.on_fault == RG_RETRY && config.deterministic == RG_OFF && config.undo == RG_ON);
     cr_assert(config.progress_thread == RG_ON && config.log_level == RG_LOG_NONE && config.max_rate_mbit == 0);
+    cr_assert_eq(config.measure_every, 0);
     rg_config_free(strings);
     rg_config_free(NULL);
 }
@@ -88,6 +89,7 @@ Test(config, variables__every_one__taken) {
     setenv("RG_OP_TIMEOUT_MS", "2", 1), setenv("RG_HEARTBEAT_MS", "300", 1), setenv("RG_RAILS", "16", 1);
     setenv("RG_CHUNK_BYTES", "65536", 1), setenv("RG_SOCKET_BUFFER_BYTES", "32768", 1);
     setenv("RG_SMALL_BYTES", "1", 1), setenv("RG_MAX_RATE_MBIT", "25", 1);
+    setenv("RG_MEASURE_EVERY", "7", 1);
     setenv("RG_SPIN_US", "50", 1), setenv("RG_ON_FAULT", "return", 1), setenv("RG_DETERMINISTIC", "on", 1);
     setenv("RG_UNDO", "off", 1), setenv("RG_PROGRESS_THREAD", "0", 1), setenv("RG_LOG", "info", 1);
     cr_assert_eq(resolve(NULL), RG_OK, "%s", error.text);
@@ -103,7 +105,7 @@ Test(config, variables__every_one__taken) {
     cr_assert(config.chunk_bytes == 65536 && config.socket_buffer_bytes == 32768 && config.small_bytes == 1);
     cr_assert(config.on_fault == RG_RETURN && config.deterministic == RG_ON && config.undo == RG_OFF);
     cr_assert(config.progress_thread == RG_OFF && config.log_level == RG_LOG_INFO && config.log_fn != NULL);
-    cr_assert_eq(config.max_rate_mbit, 25);
+    cr_assert(config.max_rate_mbit == 25 && config.measure_every == 7);
     rg_config_free(strings);
 }
 
