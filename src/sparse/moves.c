@@ -85,7 +85,7 @@ static rg_placement_t placement_of(const rg_moves_t *m) {
 typedef struct collect {
     const rg_moves_t *m;
     steps_t *to;
-    uint32_t *recent; /* per chunk the last step that receives of it */
+    uint32_t *first; /* per chunk the first step that receives of it */
 } collect_t;
 
 static void collect(void *ctx, const rg_move_t *move) {
@@ -94,9 +94,11 @@ static void collect(void *ctx, const rg_move_t *move) {
     if (move->from != c->m->rank && move->to != c->m->rank) return;
     int sends = move->from == c->m->rank;
     if (s->v != NULL) {
-        uint32_t source = sends ? c->recent[move->chunk] : NOWHERE;
+        /* The pieces of a chunk come one after the other, all but the last of one length. */
+        uint32_t source = sends ? c->first[move->chunk] : NOWHERE;
+        if (source != NOWHERE) source += (uint32_t)(move->at / s->v[source].move.len);
         s->v[s->n] = (step_t){ .move = *move, .sends = sends, .source = source };
-        if (!sends) c->recent[move->chunk] = s->n;
+        if (!sends && c->first[move->chunk] == NOWHERE) c->first[move->chunk] = s->n;
     }
     if (!sends) s->bytes += move->len;
     s->n++;
@@ -104,9 +106,9 @@ static void collect(void *ctx, const rg_move_t *move) {
 
 static int make_steps(rg_moves_t *m, steps_t *s, int reduces, uint32_t *scratch) {
     rg_placement_t p = placement_of(m);
-    collect_t c = { m, s, scratch + 2 * m->n };
+    collect_t c = { m, s, scratch + 4 * m->n };
     for (int pass = 0; pass < 2; pass++) {
-        for (uint32_t i = 0; i < m->chunks; i++) c.recent[i] = NOWHERE;
+        for (uint32_t i = 0; i < m->chunks; i++) c.first[i] = NOWHERE;
         s->n = 0;
         s->bytes = 0;
         if (reduces) rg_plan_reduce(&p, m->n, collect, &c);
@@ -125,7 +127,7 @@ static void *copy_of(const void *p, size_t bytes) {
 
 static int fill(rg_moves_t *m, const rg_placement_t *p) {
     size_t n = m->n, c = p->chunks;
-    uint32_t *scratch = malloc((2 * n + c + 1) * sizeof *scratch);
+    uint32_t *scratch = malloc((4 * n + c + 1) * sizeof *scratch);
     m->chunks = p->chunks;
     m->bytes = copy_of(p->bytes, c * sizeof *p->bytes);
     m->owner = copy_of(p->owner, c * sizeof *p->owner);

@@ -14,7 +14,7 @@ typedef struct rg_move {
 typedef void (*rg_move_fn)(void *ctx, const rg_move_t *move);
 
 /* All moves of a gather among n members, in the order in which every pair makes its own of them. host[r] is the
- * lowest rank on the host of rank r. scratch has room for 2 * n numbers. */
+ * lowest rank on the host of rank r. scratch has room for 4 * n numbers. */
 void rg_plan_gather(const rg_placement_t *p, uint32_t n, const uint32_t *host, uint32_t *scratch, rg_move_fn fn,
                     void *ctx);
 

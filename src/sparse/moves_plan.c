@@ -4,7 +4,7 @@
 #include "sparse/moves.h"
 
 #define CHAIN_BYTES (256u << 10)
-#define PIECE_BYTES (64u << 10)
+#define PIECE_BYTES (32u << 10)
 #define PIECES_MOST 64u
 
 const char *rg_placement_flaw(const rg_placement_t *p, uint32_t n) {
@@ -35,14 +35,42 @@ typedef struct way {
     const uint32_t *host;
     uint32_t n, chunk;
     uint32_t *lead, leads; /* those that get it from another host, in the order of a chain */
-    uint64_t at, len;
+    uint32_t others;       /* members that share a host with one of those, or with the owner */
     rg_move_fn fn;
     void *ctx;
 } way_t;
 
-static void emit(const way_t *w, uint32_t from, uint32_t to) {
-    rg_move_t m = { w->chunk, from, to, w->at, w->len };
-    w->fn(w->ctx, &m);
+/* Of every other host that is to have the chunk the first member after the owner, so that chunks of different owners
+ * take different ways. */
+static void leaders(way_t *w, uint32_t *seen) {
+    uint32_t owner = w->p->owner[w->chunk];
+    for (uint32_t r = 0; r < w->n; r++) seen[r] = 0;
+    seen[w->host[owner]] = 1;
+    w->leads = w->others = 0;
+    for (uint32_t i = 1; i < w->n; i++) {
+        uint32_t r = (owner + i) % w->n;
+        if (!rg_placed(w->p, r, w->chunk)) continue;
+        if (seen[w->host[r]]++) w->others++;
+        else w->lead[w->leads++] = r;
+    }
+}
+
+static int is_chain(const way_t *w) { return w->leads > 2 && w->p->bytes[w->chunk] >= CHAIN_BYTES; }
+
+/* What is passed on goes in pieces, so that it is passed on while the rest is still coming. */
+static uint64_t piece_of(const way_t *w) {
+    uint64_t bytes = w->p->bytes[w->chunk],
+             piece = bytes / PIECES_MOST > PIECE_BYTES ? bytes / PIECES_MOST + 1 : PIECE_BYTES;
+    if (is_chain(w) || (w->others != 0 && w->leads != 0)) return (piece + 63) / 64 * 64;
+    return bytes;
+}
+
+static void emit_all(const way_t *w, uint32_t from, uint32_t to) {
+    uint64_t bytes = w->p->bytes[w->chunk], piece = piece_of(w);
+    for (uint64_t at = 0; at < bytes; at += piece) {
+        rg_move_t m = { w->chunk, from, to, at, bytes - at < piece ? bytes - at : piece };
+        w->fn(w->ctx, &m);
+    }
 }
 
 /* The rest of a host gets it from the one that has it there. */
@@ -50,50 +78,41 @@ static void fan_out(const way_t *w, uint32_t from) {
     uint32_t owner = w->p->owner[w->chunk];
     for (uint32_t i = 1; i < w->n; i++) {
         uint32_t r = (from + i) % w->n;
-        if (r != owner && w->host[r] == w->host[from] && rg_placed(w->p, r, w->chunk)) emit(w, from, r);
+        if (r != owner && w->host[r] == w->host[from] && rg_placed(w->p, r, w->chunk)) emit_all(w, from, r);
     }
 }
 
-/* Of every other host that is to have the chunk the first member after the owner, so that chunks of different owners
- * take different ways. Returns how many members there are beside those and the owner. */
-static uint32_t leaders(way_t *w, uint32_t *seen) {
-    uint32_t owner = w->p->owner[w->chunk], others = 0;
-    for (uint32_t r = 0; r < w->n; r++) seen[r] = 0;
-    seen[w->host[owner]] = 1;
-    w->leads = 0;
-    for (uint32_t i = 1; i < w->n; i++) {
-        uint32_t r = (owner + i) % w->n;
-        if (!rg_placed(w->p, r, w->chunk)) continue;
-        if (seen[w->host[r]]++) others++;
-        else w->lead[w->leads++] = r;
-    }
-    return others;
+/* The chunk's way to its stage-th host, and among that host's members. */
+static void one_stage(const way_t *w, uint32_t stage) {
+    uint32_t owner = w->p->owner[w->chunk];
+    if (stage < w->leads) emit_all(w, is_chain(w) && stage > 0 ? w->lead[stage - 1] : owner, w->lead[stage]);
+    if (stage == 0) fan_out(w, owner);
+    if (stage < w->leads) fan_out(w, w->lead[stage]);
 }
 
-static void plan_chunk(way_t *w, uint32_t *seen) {
-    uint64_t bytes = w->p->bytes[w->chunk], piece = bytes;
-    uint32_t owner = w->p->owner[w->chunk], others = leaders(w, seen);
-    int chain = w->leads > 2 && bytes >= CHAIN_BYTES;
-    if ((chain || (others != 0 && w->leads != 0)) && bytes > PIECE_BYTES) {
-        piece = bytes / PIECES_MOST > PIECE_BYTES ? bytes / PIECES_MOST + 1 : PIECE_BYTES;
-        piece = (piece + 63) / 64 * 64;
-    }
-    for (w->at = 0; w->at < bytes; w->at += piece) {
-        uint32_t from = owner;
-        w->len = bytes - w->at < piece ? bytes - w->at : piece;
-        for (uint32_t i = 0; i < w->leads; i++) {
-            emit(w, from, w->lead[i]);
-            if (chain) from = w->lead[i];
-        }
-        fan_out(w, owner);
-        for (uint32_t i = 0; i < w->leads; i++) fan_out(w, w->lead[i]);
-    }
-}
-
+/* A round has the next chunk of every owner, and a stage of it brings all of them one host further. So while a member
+ * passes its own chunk on it receives the one that it is to pass on next, and no link waits for what is still far. */
 void rg_plan_gather(const rg_placement_t *p, uint32_t n, const uint32_t *host, uint32_t *scratch, rg_move_fn fn,
                     void *ctx) {
     way_t w = { .p = p, .host = host, .n = n, .lead = scratch, .fn = fn, .ctx = ctx };
-    for (w.chunk = 0; w.chunk < p->chunks; w.chunk++) plan_chunk(&w, scratch + n);
+    uint32_t *next = scratch + 2 * n, *now = scratch + 3 * n, any = 1;
+    for (uint32_t r = 0; r < n; r++) next[r] = 0;
+    while (any) {
+        any = 0;
+        for (uint32_t r = 0; r < n; r++) {
+            while (next[r] < p->chunks && p->owner[next[r]] != r) next[r]++;
+            now[r] = next[r];
+            next[r] += now[r] < p->chunks;
+            any |= now[r] < p->chunks;
+        }
+        for (uint32_t stage = 0; any && stage < n; stage++)
+            for (uint32_t r = 0; r < n; r++) {
+                if (now[r] >= p->chunks) continue;
+                w.chunk = now[r];
+                leaders(&w, scratch + n);
+                if (stage == 0 || stage < w.leads) one_stage(&w, stage);
+            }
+    }
 }
 
 void rg_plan_reduce(const rg_placement_t *p, uint32_t n, rg_move_fn fn, void *ctx) {

@@ -66,7 +66,7 @@ Test(moves, plan__random_placements_and_hosts__every_copy_once_and_one_to_a_host
     static world_t w;
     static paper_t p;
     uint64_t seed = rig_seed(21);
-    uint32_t scratch[RIG_MAX * 8];
+    uint32_t scratch[RIG_MAX * 16];
     for (int round = 0; round < 3000; round++) {
         uint32_t n = 1 + (uint32_t)(rig_random(&seed) % (RIG_MAX * 4));
         make_world(&w, n, 1 + (uint32_t)(rig_random(&seed) % CHUNKS), round % 2 ? 5000 : 9000000, 1, rig_random(&seed));
