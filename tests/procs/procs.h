@@ -16,6 +16,10 @@
 extern int procs_passed, procs_failed, procs_skipped;
 void procs_case(const char *name, int ok); /* counts and prints one case */
 int procs_wanted(const char *name);        /* 0: PROCS_ONLY in the environment names a part of other names */
+#define PROCS_RUN(name, call)                                                                                          \
+    do {                                                                                                               \
+        if (procs_wanted(name)) procs_case(name, call);                                                                \
+    } while (0)
 /* In a member: prints where and what and makes the enclosing int function return 1. */
 #define PROCS_REQUIRE(cond, ...)                                                                                       \
     do {                                                                                                               \

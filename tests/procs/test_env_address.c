@@ -317,6 +317,6 @@ void env_address_cases(void) {
     const char *why = net_unavailable();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (why) env_skip(cases[i].name, why);
-        else procs_case(cases[i].name, cases[i].run());
+        else PROCS_RUN(cases[i].name, cases[i].run());
     }
 }

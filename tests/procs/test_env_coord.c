@@ -86,9 +86,13 @@ static int job_abandon(struct job *j, int ok, int bury_coordinator) {
 
 /* By authority nobody takes the place of a coordinator (test_succession.c has what is so otherwise). */
 static int by_authority(int (*run)(void)) {
+    const char *was = getenv("RG_SUCCESSION");
+    char kept[16];
+    if (was) snprintf(kept, sizeof kept, "%s", was);
     setenv("RG_SUCCESSION", "off", 1);
     int ok = run();
-    unsetenv("RG_SUCCESSION");
+    if (was) setenv("RG_SUCCESSION", kept, 1);
+    else unsetenv("RG_SUCCESSION");
     return ok;
 }
 
@@ -429,5 +433,5 @@ void env_coordinator_cases(void) {
         { "env__port_zero__actual_port_is_told", port_zero },
         { "env__restarted_on_fixed_ports__never_meets_the_old_job", restarted_on_fixed_ports },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) procs_case(cases[i].name, cases[i].run());
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) PROCS_RUN(cases[i].name, cases[i].run());
 }
