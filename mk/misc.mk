@@ -21,6 +21,7 @@ clean:
 help:
 	@echo 'make                  libraries, the regroup command, the examples, in build/'
 	@echo 'make demo             four peers train a small model; one is killed, one joins (installs what is missing)'
+	@echo 'make demo-wan         the same far apart, by outer optimisers too: loss beside bytes and time, CSV and PNG (needs root)'
 	@echo 'make check            every test; the last line counts them (installs what is missing). SAN=asan or SAN=tsan'
 	@echo 'make check-kills      SIGKILLs at random moments: KILLS=200 SEED=1; KINDS=all: in every kind of operation, TRANSPORT=tcp'
 	@echo 'make check-quantised  random quantised collectives with kills: ROUNDS=10000 EVERY=20 SEED=1'

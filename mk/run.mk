@@ -69,6 +69,13 @@ bench-quantised: all $(BENCH) $(BUILD)/tests/wan
 	@$(BUILD)/bench/bench_codecs
 	@bash bench/quantised.sh $(BUILD)
 
+# Four peers in network namespaces, far apart: loss beside bytes and time, data-parallel and by outer optimisers (needs root).
+.PHONY: demo-wan
+demo-wan:
+	@SETUP_WAN=1 sh scripts/setup.sh
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/wan BUILD=$(BUILD) SAN=$(SAN)
+	@bash scripts/demo_wan.sh $(BUILD)
+
 .PHONY: bench-hierarchy
 bench-hierarchy: all $(BUILD)/tests/wan
 	@bash bench/hierarchy.sh $(BUILD)

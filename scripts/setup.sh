@@ -1,11 +1,13 @@
 #!/bin/sh
 # Makes a fresh Debian machine able to build and check: installs the packages that are missing when root or sudo
 # without a password allows, else prints the one line to run and fails. Quick and silent when nothing is missing.
-# SETUP_PEERS=1 adds the libraries that `make bench-peers` measures against. It never upgrades or removes anything.
+# SETUP_PEERS=1 adds the libraries that `make bench-peers` measures against, SETUP_WAN=1 what
+# `make demo-wan` needs. It never upgrades or removes anything.
 set -eu
 packages="pkg-config libuv1-dev libjansson-dev libxxhash-dev libssl-dev libcriterion-dev spin"
 # AES-GCM for Intel's wide instructions; without it OpenSSL's is used.
 [ "$(uname -m)" = x86_64 ] && packages="$packages libipsec-mb-dev"
+[ "${SETUP_WAN:-0}" = 1 ] && packages="$packages iproute2 gnuplot-nox"
 [ "${SETUP_PEERS:-0}" = 1 ] && packages="$packages g++ libgloo-dev libopenmpi-dev openmpi-bin libmpich-dev mpich"
 
 installed() { dpkg-query -W -f='${Status}\n' "$1" 2>/dev/null | grep -q 'ok installed'; }

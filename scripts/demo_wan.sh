@@ -1,0 +1,141 @@
+#!/bin/bash
+# The demonstration far apart, and its judge: usage demo_wan.sh BUILD. Four peers in network namespaces, RATE Mbit/s each,
+# 20, 80 and 150 ms from each other and back (build/tests/wan carries the packets), train the byte-level model: data-parallel,
+# then by outer optimisers that talk seldom. In every run one peer is slow, one is killed, and a fifth joins. Prints loss beside
+# bytes sent and time; writes BUILD/demo-wan.csv, BUILD/demo-wan.png (where gnuplot is) and, as its last line, JSON. The demo
+# fails unless every run ends well, with equal parameters. Needs root, ip and /dev/net/tun; without them it says so and ends with
+# 77. It must leave no namespace and no process behind.
+set -u
+build=${1:-build}
+steps=${STEPS:-1200} parallel_steps=${PARALLEL_STEPS:-120} rate=${RATE:-100} pause=${PAUSE_MS:-10} slow=${SLOW_MS:-15}
+only=${ONLY:-parallel diloco streaming-int8 sparse}
+tag=rgw$$
+port=7742
+csv=$build/demo-wan.csv
+
+skip() { echo "demo-wan: skipped: $1"; exit 77; }
+[ "$(id -u)" = 0 ] || skip "needs root to make network namespaces"
+command -v ip > /dev/null || skip "needs the ip command (apt-get install iproute2)"
+[ -c /dev/net/tun ] || skip "needs /dev/net/tun"
+ip netns add $tag-1 2> /dev/null || skip "the kernel gives no network namespaces"
+
+tmp=$(mktemp -d)
+finish() {
+    exec 9>&-
+    for n in 1 2 3 4 5; do
+        for p in $(ip netns pids $tag-$n 2> /dev/null); do kill -9 "$p" 2> /dev/null; done
+        ip netns del $tag-$n 2> /dev/null
+    done
+    rm -rf "$tmp"
+}
+trap finish EXIT
+trap 'exit 1' INT TERM
+for n in 2 3 4 5; do ip netns add $tag-$n; done
+
+# Peers 1 and 2 are one region, 3 and 5 another, 4 a third. Half of the way back and forth each way.
+mkfifo "$tmp/wan.in"
+: > "$tmp/wan.out"
+"$build/tests/wan" --set "all delay=40" --set "pair 1 2 delay=10" --set "pair 3 5 delay=10" --set "pair 1 4 delay=75" \
+    --set "pair 2 4 delay=75" --set "pair 3 4 delay=75" --set "pair 4 5 delay=75" $tag-1:$rate:$rate $tag-2:$rate:$rate \
+    $tag-3:$rate:$rate $tag-4:$rate:$rate $tag-5:$rate:$rate < "$tmp/wan.in" > "$tmp/wan.out" 2>&1 &
+wan=$!
+exec 9> "$tmp/wan.in"
+until grep -q ready "$tmp/wan.out"; do kill -0 $wan 2> /dev/null || { cat "$tmp/wan.out"; exit 1; }; done
+ip netns exec $tag-1 "$build/regroup" coordinator -l 10.79.0.1:$port > "$tmp/coordinator" 2>&1 < /dev/null 9>&- &
+coordinator=$!
+disown $coordinator # its end is no news
+until ip netns exec $tag-1 "$build/regroup" status 10.79.0.1:$port > /dev/null 2>&1; do
+    kill -0 $coordinator 2> /dev/null || { cat "$tmp/coordinator"; exit 1; }
+done
+
+echo "variant,step,held_out_loss,loss,sent_bytes,seconds,members" > "$csv"
+bad=0
+verdict() { if [ "$1" = 1 ]; then echo "  yes  $2"; else echo "  NO   $2"; bad=1; fi; }
+
+# peer NAME N PAUSE OPTION...: the N-th peer of that run, in the background; its number is in $!
+peer() {
+    local name=$1 n=$2 wait=$3; shift 3
+    RG_COORDINATOR=10.79.0.1:$port RG_GROUP=$name RG_MIN_SIZE=$([ "$n" = 5 ] && echo 1 || echo 4) RG_ORDER=$n \
+        ip netns exec $tag-$n timeout -k 1 300 "$build/diloco_bytes" --csv "$tmp/$name.csv" --slow-ms "$wait" "$@" . \
+        > "$tmp/$name.$n" 2>&1 < /dev/null 9>&- &
+}
+
+# until_step LOG STEP PID: waits for a line about STEP or a later one, or for the peer's end
+until_step() {
+    local line step
+    tail -n +1 -f --pid="$3" "$1" | while read -r line; do
+        step=${line#at: *step=} step=${step%% *}
+        case $line in at:*) [ "$step" -ge "$2" ] && break ;; esac
+    done
+}
+
+# run NAME STEPS REPORT OPTION...
+run() {
+    local name=$1 n=$2 each=$3 pids=() peers=0; shift 3
+    local options=("$@" --steps "$n" --report "$each")
+    for i in 1 2 3 4; do
+        peer "$name" $i "$([ $i = 3 ] && echo "$slow" || echo "$pause")" "${options[@]}"
+        pids+=($!)
+    done
+    until_step "$tmp/$name.1" $((n / 4)) "${pids[0]}"
+    for p in $(ip netns pids $tag-4); do kill -9 "$p" 2> /dev/null; done # the peer and what limits its time
+    wait "${pids[3]}" 2> /dev/null
+    until_step "$tmp/$name.1" $((n / 2)) "${pids[0]}"
+    peer "$name" 5 "$pause" "${options[@]}"
+    pids[3]=$!
+    for p in "${pids[@]}"; do wait "$p" && peers=$((peers + 1)); done
+    sed "s/^[a-z0-9]*,/$name,/" "$tmp/$name.csv" >> "$csv"
+    echo "$name ($*):"
+    sed 's/^/    /' "$tmp/$name.1" | grep -E "change:|end:"
+    verdict "$([ $peers = 4 ] && echo 1)" "four peers ended well ($peers)"
+    verdict "$([ "$(grep -c 'hashes equal: .* on 4 members' "$tmp/$name.1")" = 1 ] && echo 1)" "$(grep -o 'hashes equal.*' "$tmp/$name.1" || echo 'hashes equal')"
+    verdict "$(grep -q 'change:.*lost=1' "$tmp/$name.1" && grep -q 'change:.*joined=1' "$tmp/$name.1" && echo 1)" "one was lost, one joined"
+    [ $peers = 4 ] || cat "$tmp/$name".[1-5] | grep -v '^at:' | tail -20
+}
+
+echo "demo-wan: 4 peers at $rate Mbit/s, 20 to 150 ms apart; peer 3 is slow, peer 4 is killed, a fifth joins"
+for name in $only; do
+    case $name in
+    parallel) run parallel "$parallel_steps" 10 --variant parallel ;;
+    diloco) run diloco "$steps" 50 --variant plain --every 100 ;;
+    streaming-int8) run streaming-int8 "$steps" 50 --variant streaming --every 100 --fragments 2 --overlap 45 --wire int8 --feedback 1 ;;
+    sparse) run sparse "$steps" 50 --variant sparse --every 100 ;;
+    *) run "$name" "$steps" 50 --variant "$name" ;;
+    esac
+done
+
+if command -v gnuplot > /dev/null; then
+    gnuplot << PLOT
+set terminal pngcairo size 1200,500
+set output '$build/demo-wan.png'
+set datafile separator ','
+set multiplot layout 1,2 title 'Byte-level model, 4 peers, $rate Mbit/s, 20 to 150 ms apart; one dies, one joins, one is slow'
+set grid
+set key bottom left
+set ylabel 'loss on text that nobody trained on (nats)'
+set xlabel 'bytes sent by one peer'
+set logscale x
+set xrange [1e4:*]
+set format x '10^{%L}'
+plot for [v in "$only"] '< grep ^'.v.', $csv' using 5:3 with linespoints pointtype 7 pointsize 0.5 title v
+unset logscale x
+set autoscale x
+set xrange [1e4:*]
+set format x '%g'
+set xlabel 'seconds'
+plot for [v in "$only"] '< grep ^'.v.', $csv' using 6:3 with linespoints pointtype 7 pointsize 0.5 title v
+unset multiplot
+PLOT
+    echo "demo-wan: $csv and $build/demo-wan.png"
+else echo "demo-wan: $csv; no plot: gnuplot is not installed (apt-get install gnuplot-nox)"; fi
+awk -F, -v rate="$rate" 'NR > 1 { if (!($1 in s)) order[++n] = $1; s[$1] = $2; l[$1] = $3; b[$1] = $5; t[$1] = $6 }
+    END {
+        printf "{\"rate_mbit\": %s, \"runs\": [", rate
+        for (i = 1; i <= n; i++) {
+            v = order[i]
+            printf "%s{\"variant\": \"%s\", \"steps\": %d, \"held_out_loss\": %.4f, ", (i == 1 ? "" : ", "), v, s[v], l[v]
+            printf "\"sent_bytes\": %.0f, \"bytes_per_step\": %.0f, \"seconds\": %.1f}", b[v], b[v] / s[v], t[v]
+        }
+        print "]}"
+    }' "$csv"
+exit $bad
