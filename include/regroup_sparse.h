@@ -1,6 +1,7 @@
-/* regroup_sparse.h: collectives of which only a part of the elements travels. Chunked top-k with an optional cosine
- * transform, as a codec and as an all-reduce with error feedback. Nothing is ever left out unless the caller asks for
- * it by these calls. What can be relied on, and what it costs: docs/sparse.md. */
+/* regroup_sparse.h: collectives of which only a part of the elements travels: chunked top-k with an optional cosine
+ * transform, as a codec and as an all-reduce with error feedback; all-reduces of lists of elements; all-reduces of
+ * elements that a seed chooses; gathers and reductions of chunks by a map of who is to have which. Nothing is ever left
+ * out unless the caller asks for it by these calls. What can be relied on, and what it costs: docs/sparse.md. */
 #ifndef REGROUP_SPARSE_H
 #define REGROUP_SPARSE_H
 

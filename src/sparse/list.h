@@ -128,6 +128,17 @@ int rg_merge(rg_cursor_t *cursors, uint32_t ranks, uint64_t base, uint64_t len, 
 /* Keeps the k elements of largest magnitude. mag has room for m->n. */
 void rg_merged_topk(rg_merged_t *m, uint64_t k, const rg_casts_t *casts, uint32_t *mag);
 
+/* Magnitudes, as integers, that share m->n evenly: at least (i + 1) * m->n / RG_SAMPLES, rounded up, of the elements
+ * reach the i-th. mag as above. */
+#define RG_SAMPLES 62u
+void rg_merged_sample(const rg_merged_t *m, const rg_casts_t *casts, uint32_t *mag, uint32_t *samples);
+static inline uint64_t rg_sample_reach(uint64_t n, uint32_t i) {
+    return n / RG_SAMPLES * (i + 1) + (n % RG_SAMPLES * (i + 1) + RG_SAMPLES - 1) / RG_SAMPLES;
+}
+
+/* Keeps the elements that reach a magnitude; mag has theirs. */
+void rg_merged_reaching(rg_merged_t *m, uint32_t least, const rg_casts_t *casts, uint32_t *mag);
+
 /* What one member alone has becomes this: v of n elements. */
 void rg_merge_alone(float *v, uint32_t n, rg_sparse_op_t op, uint32_t ranks);
 

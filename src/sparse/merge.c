@@ -146,3 +146,23 @@ void rg_merged_topk(rg_merged_t *m, uint64_t k, const rg_casts_t *casts, uint32_
     }
     m->n = have;
 }
+
+void rg_merged_sample(const rg_merged_t *m, const rg_casts_t *casts, uint32_t *mag, uint32_t *samples) {
+    memset(samples, 0, RG_SAMPLES * sizeof *samples);
+    if (m->n == 0 || m->n > UINT32_MAX) return;
+    uint32_t top = magnitudes(m, casts, mag);
+    for (uint32_t i = 0; i < RG_SAMPLES; i++)
+        samples[i] = rg_topk_level()->threshold(mag, (uint32_t)m->n, (uint32_t)rg_sample_reach(m->n, i), top);
+}
+
+void rg_merged_reaching(rg_merged_t *m, uint32_t least, const rg_casts_t *casts, uint32_t *mag) {
+    uint64_t have = 0;
+    for (uint64_t i = 0; i < m->n; i++) {
+        if (mag[i] < least) continue;
+        m->at[have] = m->at[i];
+        m->who[have] = m->who[i];
+        memmove(m->val + have * casts->width, m->val + i * casts->width, casts->width);
+        have++;
+    }
+    m->n = have;
+}

@@ -268,6 +268,47 @@ static rg_status_t there(job_t *j, rg_flaw_t *arrived) {
     return RG_OK;
 }
 
+/* ---- The largest ------------------------------------------------------------------------------------------------- */
+
+/* Few of the largest are not worth a round of their own. */
+#define TOPK_ASKS 1024u
+
+typedef struct sample {
+    uint64_t n;
+    uint32_t mag[RG_SAMPLES];
+} sample_t;
+
+/* How many elements of all parts reach a magnitude, at least. */
+static uint64_t reaching(const sample_t *all, uint32_t parts, uint32_t mag) {
+    uint64_t sum = 0;
+    for (uint32_t r = 0; r < parts; r++)
+        for (uint32_t i = RG_SAMPLES; i != 0; i--)
+            if (all[r].n != 0 && all[r].mag[i - 1] >= mag) {
+                sum += rg_sample_reach(all[r].n, i - 1);
+                break;
+            }
+    return sum;
+}
+
+/* Leaves of each part what may be among the largest of all: the members tell each other how their magnitudes lie, from
+ * which all find one that `topk` elements reach. */
+static rg_status_t narrow(job_t *j) {
+    rg_sparse_reducer_t *z = j->z;
+    sample_t mine = { j->part.n, { 0 } };
+    if (!rg_room_for(&z->in, j->f.n * sizeof mine)) return rg_frame_no_memory(&j->f);
+    rg_merged_sample(&j->part, &j->casts, (uint32_t *)z->mag.p, mine.mag);
+    rg_status_t st =
+        rg_frame_ended(&j->f, rg_all_gather(j->f.g, &mine, z->in.p, sizeof mine, RG_U8, rg_frame_opts(&j->f), NULL));
+    if (st != RG_OK) return st;
+    const sample_t *all = (const sample_t *)z->in.p;
+    uint32_t least = 0;
+    for (uint32_t r = 0; r < j->f.n; r++)
+        for (uint32_t i = 0; i < RG_SAMPLES; i++)
+            if (all[r].mag[i] > least && reaching(all, j->f.n, all[r].mag[i]) >= j->how.topk) least = all[r].mag[i];
+    rg_merged_reaching(&j->part, least, &j->casts, (uint32_t *)z->mag.p);
+    return RG_OK;
+}
+
 /* ---- And back ---------------------------------------------------------------------------------------------------- */
 
 /* What rank r is told of this member's part: everything but what it alone had, of which it knows. */
@@ -453,6 +494,7 @@ static rg_status_t attempt(job_t *j) {
     if (st == RG_OK) st = judge_heads(j);
     if (st == RG_OK) st = there(j, &arrived);
     if (st == RG_OK && j->gather) return gathered(j, arrived);
+    if (st == RG_OK && j->how.result == RG_SPARSE_TOPK && j->how.topk >= TOPK_ASKS) st = narrow(j);
     if (st == RG_OK) st = back(j, arrived);
     if (st == RG_OK) st = fits(j);
     if (st == RG_OK && !pick_memory(j)) return rg_frame_no_memory(&j->f);

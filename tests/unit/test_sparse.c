@@ -3,6 +3,7 @@
  * formulas; lists that are wrong, rooms that are small, calls that differ, members that die. Relies on engine_rig.h. */
 #include "engine_rig.h"
 #include "regroup_sparse.h"
+#include "sparse/frame.h"
 #include "sparse/list.h"
 
 #include <criterion/criterion.h>
@@ -297,6 +298,11 @@ Test(sparse, all_reduce__everything_that_can_be_chosen__the_bits_of_sums_in_the_
     }
 }
 
+static int falling(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
 /* ---- The largest, rooms ------------------------------------------------------------------------------------------ */
 
 static int largest(rig_member_t *m, void *arg) {
@@ -341,6 +347,56 @@ static int largest(rig_member_t *m, void *arg) {
 
 Test(sparse, topk__many_equal_values__the_largest_with_ties_to_the_lower_index, .timeout = 60) {
     for (uint32_t n = 1; n <= 4; n++) rig_run(n, "inproc", NULL, largest, NULL);
+}
+
+/* So many of the largest that the members narrow them down first; they lie unevenly. */
+static int many_largest(rig_member_t *m, void *arg) {
+    enum { N = 60000, K = 3000 };
+    rg_sparse_reducer_t *z = NULL;
+    uint32_t n = m->rig->n;
+    float *all = calloc(N, sizeof *all), *sorted = malloc(N * sizeof *sorted);
+    rg_sparse_t in = input(RG_INDEX_BITMAP, RG_F32, m->index, 19, N, 0.4, ALONE),
+                out = list_of(RG_INDEX_U32, RG_F32, 0, N);
+    uint64_t k = 0, have = 0, have_equal = 0, equal = 0;
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    for (uint64_t i = 0; i < N; i++) {
+        float scale = i < N / 3 ? 1 : i < N / 2 ? 0.01f : 0.2f;
+        for (uint32_t q = 0; q < n; q++) all[i] += element(19, q, i, N, 0.4, ALONE) * scale;
+        if (element(19, m->index, i, N, 0.4, ALONE) != 0.0f) ((float *)in.val)[k++] *= scale;
+        sorted[i] = fabsf(all[i]);
+    }
+    qsort(sorted, N, sizeof *sorted, falling);
+    for (uint64_t i = 0; i < K; i++) equal += sorted[i] == sorted[K - 1];
+    for (int a = 0; a <= RG_SPARSE_FULL; a++) {
+        rg_sparse_how_t how = RG_SPARSE_HOW_INIT;
+        rg_result_t r = RG_RESULT_INIT;
+        rg_opts_t o = RG_OPTS_INIT;
+        o.result = &r;
+        how.result = RG_SPARSE_TOPK, how.topk = K, how.algorithm = (rg_sparse_algorithm_t)a;
+        out.values = K;
+        RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, &how, &o));
+        RIG_NEED(m, out.values == K, "%u values", (unsigned)out.values);
+        for (uint64_t i = have = have_equal = 0; i < N; i++) {
+            int same = fabsf(all[i]) == sorted[K - 1];
+            if (fabsf(all[i]) < sorted[K - 1] || (same && have_equal++ >= equal)) continue;
+            RIG_NEED(m, ((uint32_t *)out.idx)[have] == i && ((float *)out.val)[have] == all[i], "element %u",
+                     (unsigned)i);
+            have++;
+        }
+        /* The lists, the largest, and the rounds beside them. */
+        uint64_t most = (uint64_t)(0.4 * N * 5.3) + K * 8 + K * 8 * n / 16 + 500 * n;
+        if (a == RG_SPARSE_BY_SIZE && n > 2)
+            RIG_NEED(m, r.bytes_received < most, "%u bytes, %u are enough", (unsigned)r.bytes_received, (unsigned)most);
+    }
+    list_free(&in), list_free(&out);
+    free(all), free(sorted);
+    rg_sparse_reducer_destroy(z);
+    return rig_gate(m, 9, m->rig->n);
+}
+
+Test(sparse, topk__thousands_that_lie_unevenly__the_largest_for_few_bytes, .timeout = 60) {
+    for (uint32_t n = 2; n <= 4; n++) rig_run(n, "inproc", NULL, many_largest, NULL);
 }
 
 /* What one member alone has keeps its bits, -0 and NaN too; so does a value that looks like one that is not there. */
@@ -556,6 +612,98 @@ Test(sparse, all_reduce__a_member_dies_at_any_moment__the_others_agree, .timeout
         death_t d = { k % 2 == 0 ? RG_RETRY : RG_RETURN, 50 + k * 131 };
         rig_run(4, "inproc", NULL, loses, &d);
     }
+}
+
+/* ---- Newcomers, and a member without memory ---------------------------------------------------------------------- */
+
+/* A view of newcomers has an epoch of its own, and the operations in it go on in that of the data. */
+static int grows(rig_member_t *m, void *arg) {
+    uint64_t one = 1, sum = 0, until = rig_now() + 30000000000ull * RIG_SLOW;
+    int fresh = m->index == m->rig->n - 1;
+    uint32_t idx[2], got[16], owner = 1;
+    float val[2] = { 1, 2 }, sums[16];
+    uint8_t present[RIG_MAX] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    (void)arg;
+    if (fresh) {
+        RIG_OK(m, rg_group_leave(m->g));
+        rg_group_destroy(m->g);
+        m->g = rig_join(m, 1);
+        RIG_NEED(m, m->g, "cannot join again");
+    }
+    for (; sum != m->rig->n && rig_now() < until; fresh = 0) {
+        if (!fresh) RIG_OK(m, rg_group_boundary(m->g, NULL));
+        RIG_OK(m, rg_all_reduce(m->g, &one, &sum, 1, RG_U64, RG_SUM, NULL, NULL));
+    }
+    RIG_NEED(m, sum == m->rig->n, "%u members", (unsigned)sum);
+    rg_sparse_reducer_t *z = NULL;
+    rg_sparse_t in = RG_SPARSE_INIT, out = RG_SPARSE_INIT;
+    rg_info_t info = RG_INFO_INIT;
+    RIG_OK(m, rg_group_info(m->g, &info));
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    idx[0] = info.rank, idx[1] = 90;
+    in.n = out.n = 100, in.values = 2, in.idx = idx, in.val = val;
+    out.values = 16, out.idx = got, out.val = sums;
+    RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, NULL, NULL));
+    RIG_NEED(m, out.values == sum + 1 && sums[sum] == 2 * (float)sum, "%u values", (unsigned)out.values);
+    rg_sparse_reducer_destroy(z);
+    rg_placement_t p = RG_PLACEMENT_INIT;
+    rg_moves_t *moves = NULL;
+    uint64_t bytes = sizeof one;
+    void *chunk[1] = { &one };
+    p.chunks = 1, p.bytes = &bytes, p.owner = &owner, p.present = present;
+    one = info.rank == 1 ? 7 : 0;
+    RIG_OK(m, rg_moves_create(m->g, &p, NULL, &moves));
+    RIG_OK(m, rg_moves_gather(moves, chunk, NULL));
+    RIG_OK(m, rg_moves_wait(moves, NULL));
+    RIG_NEED(m, one == 7, "%u arrived", (unsigned)one);
+    rg_moves_destroy(moves);
+    return rig_gate(m, 9, m->rig->n);
+}
+
+Test(sparse, calls__after_a_newcomer_has_entered__succeed, .timeout = 100) { rig_run(3, "inproc", NULL, grows, NULL); }
+
+/* What a member does that has no memory: the others are told at once, and the group goes on. */
+static int poor(rig_member_t *m, void *arg) {
+    rg_sparse_reducer_t *z = NULL;
+    rg_topk_reducer_t *y = NULL;
+    rg_topk_t t = RG_TOPK_INIT;
+    uint32_t idx[1] = { 5 }, got[8];
+    float val[1] = { 1 }, sums[8];
+    rg_sparse_t in = RG_SPARSE_INIT, out = RG_SPARSE_INIT;
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    RIG_OK(m, rg_topk_reducer_create(m->g, &t, NULL, &y, NULL));
+    in.n = out.n = 100, in.values = 1, in.idx = idx, in.val = val;
+    out.idx = got, out.val = sums;
+    uint64_t from = rig_now();
+    for (int which = 0; which < 2; which++) {
+        if (m->index == 1) {
+            rg_frame_t f;
+            RIG_OK(m, rg_frame_open(&f, m->g, "poor", NULL));
+            rg_status_t st;
+            do {
+                RIG_OK(m, rg_frame_shape(&f));
+                st = rg_frame_no_memory(&f);
+            } while (rg_frame_more(&f, st, 1));
+            RIG_NEED(m, rg_frame_close(&f, st) == RG_ERR_NOMEM, "%s", rg_status_name(st));
+        } else {
+            out.values = 8;
+            rg_status_t st = which ? rg_topk_all_reduce(y, sums, sums, 8, RG_SPARSE_SUM, NULL)
+                                   : rg_sparse_all_reduce(z, &in, &out, NULL, NULL);
+            RIG_NEED(m, st == RG_ERR_MISMATCH, "%s", rg_status_name(st));
+        }
+    }
+    RIG_NEED(m, rig_now() - from < 20000000000ull, "not at once");
+    out.values = 8;
+    RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, NULL, NULL));
+    RIG_NEED(m, out.values == 1 && sums[0] == (float)m->rig->n, "the sum after it");
+    rg_sparse_reducer_destroy(z);
+    rg_topk_reducer_destroy(y);
+    return rig_gate(m, 9, m->rig->n);
+}
+
+Test(sparse, calls__a_member_has_no_memory__the_others_end_at_once, .timeout = 100) {
+    rig_run(3, "inproc", NULL, poor, NULL);
 }
 
 /* ---- Elements that a seed chooses ------------------------------------------------------------------------------- */
