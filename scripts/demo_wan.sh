@@ -111,7 +111,7 @@ set output '$build/demo-wan.png'
 set datafile separator ','
 set multiplot layout 1,2 title 'Byte-level model, 4 peers, $rate Mbit/s, 20 to 150 ms apart; one dies, one joins, one is slow'
 set grid
-set key bottom left
+set key top right
 set ylabel 'loss on text that nobody trained on (nats)'
 set xlabel 'bytes sent by one peer'
 set logscale x
@@ -119,8 +119,7 @@ set xrange [1e4:*]
 set format x '10^{%L}'
 plot for [v in "$only"] '< grep ^'.v.', $csv' using 5:3 with linespoints pointtype 7 pointsize 0.5 title v
 unset logscale x
-set autoscale x
-set xrange [1e4:*]
+set xrange [0:*]
 set format x '%g'
 set xlabel 'seconds'
 plot for [v in "$only"] '< grep ^'.v.', $csv' using 6:3 with linespoints pointtype 7 pointsize 0.5 title v
