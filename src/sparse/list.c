@@ -198,6 +198,17 @@ static void whole_blocks(uint32_t block, uint32_t len, const rg_window_t *from, 
     }
 }
 
+uint32_t rg_window_values(uint32_t block, uint32_t len, const rg_window_t *win) {
+    rg_window_t whole;
+    uint32_t many = 0;
+    if (block != 0) {
+        whole_blocks(block, len, win, &whole);
+        win = &whole;
+    }
+    for (uint32_t j = 0; j < (len + 63) / 64; j++) many += (uint32_t)__builtin_popcountll(win->has[j]);
+    return many;
+}
+
 void rg_writer_window(rg_writer_t *w, uint64_t first, uint32_t len, const rg_window_t *win) {
     rg_sparse_t *s = w->s;
     rg_window_t whole;
@@ -241,34 +252,25 @@ rg_status_t rg_sparse_check(const rg_sparse_t *s, rg_error_t *err) {
 }
 
 /* The elements of a window that are not zero. */
-static uint32_t not_zero(const float *v, uint32_t len, rg_window_t *win) {
-    uint32_t many = 0;
+static void not_zero(const float *v, uint32_t len, rg_window_t *win) {
     memset(win->has, 0, sizeof win->has);
-    for (uint32_t i = 0; i < len; i++) {
-        if (v[i] == 0.0f) continue;
-        win->has[i / 64] |= 1ull << i % 64;
-        many++;
-    }
+    for (uint32_t i = 0; i < len; i++)
+        if (v[i] != 0.0f) win->has[i / 64] |= 1ull << i % 64;
     memcpy(win->v, v, len * sizeof *v);
-    return many;
 }
 
 /* Goes over x; without a writer only counts what there is. */
 static uint64_t pass(const uint8_t *x, const rg_sparse_t *s, const rg_casts_t *casts, rg_writer_t *w) {
-    rg_window_t win, whole;
+    rg_window_t win;
     float v[RG_WINDOW];
     uint64_t all = 0;
     for (uint64_t first = 0; first < s->n; first += RG_WINDOW) {
         uint32_t len = s->n - first < RG_WINDOW ? (uint32_t)(s->n - first) : RG_WINDOW;
         rg_red_copy(&casts->in, v, x + first * casts->width, len);
-        uint32_t many = not_zero(v, len, &win);
+        not_zero(v, len, &win);
         if (w != NULL) rg_writer_window(w, first, len, &win);
-        if (s->index == RG_INDEX_BLOCKS) {
-            whole_blocks(rg_sparse_block(s), len, &win, &whole);
-            many = 0;
-            for (uint32_t j = 0; j < RG_WINDOW / 64; j++) many += (uint32_t)__builtin_popcountll(whole.has[j]);
-        }
-        all += s->index == RG_INDEX_DENSE ? len : many;
+        if (s->index == RG_INDEX_DENSE) all += len;
+        else all += rg_window_values(s->index == RG_INDEX_BLOCKS ? rg_sparse_block(s) : 0, len, &win);
     }
     return all;
 }

@@ -53,6 +53,10 @@ void rg_writer_begin(rg_writer_t *w, rg_sparse_t *s, const rg_casts_t *casts);
 void rg_writer_window(rg_writer_t *w, uint64_t first, uint32_t len, const rg_window_t *win);
 void rg_writer_end(rg_writer_t *w);
 
+/* How many values a window is in lists: of BLOCKS, with all of the blocks that have an element (block; 0: no blocks).
+ */
+uint32_t rg_window_values(uint32_t block, uint32_t len, const rg_window_t *win);
+
 /* ---- Parts that travel (slice.c) --------------------------------------------------------------------------------- */
 
 typedef enum rg_slice_kind {
@@ -81,6 +85,9 @@ typedef struct rg_slice {
     uint32_t shift; /* RICE: bits of a distance that are written as they are */
     uint64_t bytes;
 } rg_slice_t;
+
+/* Whether blocks are there as a whole or not at all; 0 too where there are none. */
+int rg_part_in_blocks(const rg_part_t *p);
 
 /* The kind of fewest bytes among those allowed; where values forbid what is allowed, another. */
 rg_slice_t rg_slice_choose(const rg_part_t *p, uint32_t allowed);

@@ -165,6 +165,11 @@ static rg_status_t exchange(job_t *j, const void *out, void *in, uint64_t each) 
                                                  RG_U8, rg_frame_opts(&j->f), NULL));
 }
 
+/* Whether a size is one that a part of so many elements can have: sums of such sizes are far from overflowing. */
+static int can_be(const job_t *j, uint64_t kind_bytes, uint64_t count, uint64_t len) {
+    return (kind_bytes & TOP_MASK) <= len * (j->casts.width + 9) + 64 && count <= len;
+}
+
 /* What is in slices[] to the others, and what they said they would send, to z->in. */
 static rg_status_t travel(job_t *j, int back) {
     uint64_t all = 0;
@@ -224,6 +229,10 @@ static rg_status_t judge_heads(job_t *j) {
                            "%s: rank %u has %s", j->f.name, r, rg_flaw_text(flaw));
         if (flaw == RG_FLAW_ROOM) j->total = j->in->n;
     }
+    uint64_t len = own_part(j, j->f.rank).len;
+    for (uint32_t r = 0; st == RG_OK && r < j->f.n; r++)
+        if (!can_be(j, j->heads_in[r].kind_bytes, j->heads_in[r].count_flaw & TOP_MASK, len))
+            st = rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: rank %u sends what no list can be", j->f.name, r);
     return st;
 }
 
@@ -242,7 +251,9 @@ static int bring_together(job_t *j) {
                        h->kind_bytes & TOP_MASK, &j->casts);
         if (h->kind_bytes >> TOP_SHIFT >= RG_SLICE_LIST) j->cursors[r].bad = 1;
     }
-    return rg_merge(j->cursors, j->f.n, mine.base, mine.len, j->how.op, &j->casts, &j->part);
+    if (!rg_merge(j->cursors, j->f.n, mine.base, mine.len, j->how.op, &j->casts, &j->part)) return 0;
+    mine.at = j->part.at, mine.k = j->part.n;
+    return j->block == 0 || rg_part_in_blocks(&mine);
 }
 
 /* arrived: what was wrong with what came. */
@@ -363,9 +374,11 @@ static rg_status_t back(job_t *j, rg_flaw_t arrived) {
     if (st != RG_OK) return st;
     j->found = 0;
     for (uint32_t r = 0; r < j->f.n; r++) {
-        if (j->told_in[r].count_flaw >> TOP_SHIFT != 0)
+        const told_t *t = &j->told_in[r];
+        uint64_t count = t->count_flaw & TOP_MASK, len = part_at(j, r + 1) - part_at(j, r);
+        if (t->count_flaw >> TOP_SHIFT != 0 || !can_be(j, t->kind_bytes, count, len) || t->sent > count)
             return rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: rank %u has %s", j->f.name, r, rg_flaw_text(RG_FLAW_BYTES));
-        j->found += j->told_in[r].count_flaw & TOP_MASK;
+        j->found += count;
     }
     return RG_OK;
 }
@@ -388,11 +401,13 @@ static rg_status_t sums_travel(job_t *j) {
 /* ---- The result -------------------------------------------------------------------------------------------------- */
 
 /* Goes over a part: this member's own elements, where those that nobody else has are not told, and over them what was
- * told. Without a writer it is only looked whether the bytes are sound. */
+ * told. Without a writer it is only looked whether the bytes are sound and as many as was said, which the room for the
+ * result was judged by. */
 static int part_to(job_t *j, uint32_t r, rg_writer_t *w) {
     rg_window_t own = { { 0 }, { 0 } }, told;
     rg_cursor_t mine, theirs;
     rg_part_t p = own_part(j, r);
+    uint64_t count = 0;
     if (j->how.result == RG_SPARSE_TOPK) p.k = 0;
     rg_cursor_open(&mine, &p, RG_SLICE_LIST, NULL, 0, &j->casts);
     const told_t *t = &j->told_in[r];
@@ -403,19 +418,21 @@ static int part_to(job_t *j, uint32_t r, rg_writer_t *w) {
     for (uint64_t first = 0; first < p.len; first += RG_WINDOW) {
         uint32_t len = p.len - first < RG_WINDOW ? (uint32_t)(p.len - first) : RG_WINDOW;
         rg_cursor_window(&theirs, first, len, &told);
-        if (w == NULL) continue;
         rg_cursor_window(&mine, first, len, &own);
-        rg_merge_alone(own.v, len, j->how.op, j->f.n);
+        if (w != NULL) rg_merge_alone(own.v, len, j->how.op, j->f.n);
         for (uint32_t k = 0; k < (len + 63) / 64; k++) {
-            for (uint64_t b = told.has[k]; b != 0; b &= b - 1) {
-                uint32_t i = 64 * k + (uint32_t)__builtin_ctzll(b);
-                own.v[i] = told.v[i];
-            }
+            if (w != NULL && told.has[k] == UINT64_MAX) memcpy(own.v + 64 * k, told.v + 64 * k, 64 * sizeof *own.v);
+            else if (w != NULL)
+                for (uint64_t b = told.has[k]; b != 0; b &= b - 1) {
+                    uint32_t i = 64 * k + (uint32_t)__builtin_ctzll(b);
+                    own.v[i] = told.v[i];
+                }
             own.has[k] |= told.has[k];
         }
-        rg_writer_window(w, p.base + first, len, &own);
+        if (w != NULL) rg_writer_window(w, p.base + first, len, &own);
+        else count += rg_window_values(j->block, len, &own);
     }
-    return rg_cursor_good(&theirs);
+    return rg_cursor_good(&theirs) && (w != NULL || count == (t->count_flaw & TOP_MASK));
 }
 
 /* What was brought together, of [base, base + len). */

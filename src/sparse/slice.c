@@ -33,8 +33,7 @@ static rg_slice_t rice(const rg_part_t *p) {
 static uint64_t bitmap_bytes(const rg_part_t *p) { return per(p->len, 8) + p->k * p->width; }
 static uint64_t blocks_bytes(const rg_part_t *p) { return per(per(p->len, p->block), 8) + p->k * p->width; }
 
-/* Whether blocks are there as a whole or not at all. */
-static int in_blocks(const rg_part_t *p) {
+int rg_part_in_blocks(const rg_part_t *p) {
     uint64_t there = 0, last = UINT64_MAX;
     if (p->block == 0) return 0;
     for (uint64_t i = 0; i < p->k; i++) {
@@ -82,7 +81,7 @@ rg_slice_t rg_slice_choose(const rg_part_t *p, uint32_t allowed) {
     best = (rg_slice_t){ RG_SLICE_BITMAP, 0, bitmap_bytes(p) };
     if (p->len / p->k >= 2) best = rice(p);
     if (bitmap_bytes(p) <= best.bytes) best = (rg_slice_t){ RG_SLICE_BITMAP, 0, bitmap_bytes(p) };
-    if (in_blocks(p)) better(&best, RG_SLICE_BLOCKS, blocks_bytes(p));
+    if (rg_part_in_blocks(p)) better(&best, RG_SLICE_BLOCKS, blocks_bytes(p));
     if ((allowed & RG_SLICE_ONLY_DENSE) && dense < best.bytes && no_marks(p)) better(&best, RG_SLICE_DENSE, dense);
     return best;
 }
