@@ -39,6 +39,7 @@ help:
 	@echo 'make bench-sparse     sparse lists, placements, top-k: here and over links of 100 Mbit/s (the latter needs root)'
 	@echo 'make bench-hierarchy  groups over hosts and sites with slow links between them (needs root)'
 	@echo 'make bench-quantised  codecs, and quantised all-reduces beside f32 over slow links (needs root)'
+	@echo 'make bench-wan        links that are far apart, emulated: rails, rings, uneven members (needs root; minutes)'
 	@echo 'make install          PREFIX=/usr/local DESTDIR=; make uninstall removes it'
 	@echo 'make format           clang-format 14; make format-check and make style change nothing'
 	@echo 'make clean            removes the build folders'

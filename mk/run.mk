@@ -86,6 +86,11 @@ bench-sparse: all $(BUILD)/bench/bench_sparse $(BUILD)/tests/wan
 	@$(BUILD)/bench/bench_sparse
 	@bash bench/sparse.sh $(BUILD)
 
+# Far apart: rails, a ring, uneven members, an order that was measured; PARTS and ROUNDS in the environment (bench/wan-links.sh).
+.PHONY: bench-wan
+bench-wan: all $(BUILD)/tests/wan
+	@bash bench/wan-links.sh $(BUILD)
+
 # ---- Fuzzing --------------------------------------------------------------------------------------------------------
 # Each tests/fuzz/<name>.c is one libFuzzer program; the library below it is built with the same instrumentation, in a
 # folder of its own. What was found stays in build-fuzz/corpus/<name>.

@@ -43,6 +43,12 @@
 /* What a piece is when an algorithm has no preference. */
 #define CHUNK_DEFAULT 131072u
 
+/* From here on a link is a long one; how large the pieces of a ring become over such, and how many a slice has at
+ * least. */
+#define ALPHA_FAR 1e-3
+#define CHUNK_FAR (2u << 20)
+#define FAR_PIECES 8u
+
 rg_net_summary_t rg_net_plain(uint32_t size, uint32_t cores, int one_host) {
     rg_net_summary_t net = { .size = size, .cores = cores, .per_host = one_host ? size : 1, .levels = 1 };
     net.link[one_host ? 0 : 1].present = 1;
@@ -173,10 +179,22 @@ static int parse(const char *list, rg_kind_t kind, const rg_algorithm_t **found,
 
 /* ---- Choice ---------------------------------------------------------------------------------------------------- */
 
-static void set_chunk(rg_coll_desc_t *d, const rg_algorithm_t *a, uint32_t chunk_bytes) {
-    uint64_t elem = d->elem_size == 0 ? 1 : d->elem_size;
+/* A ring passes on a piece when it has come, and some pieces are under way at a time: on a long way they have to be as
+ * large as what the way holds, as long as there are enough of them to go one after the other. */
+static uint64_t far_chunk(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
+    uint64_t elem = d->elem_size == 0 ? 1 : d->elem_size, part = rg_desc_bytes(d) / d->size / FAR_PIECES;
+    if (m->alpha < ALPHA_FAR || !(m->beta > 0)) return 0;
+    double held = 2 * m->alpha / m->beta;
+    uint64_t bytes = held < CHUNK_FAR ? (uint64_t)held : CHUNK_FAR;
+    return (bytes < part ? bytes : part) / elem;
+}
+
+static void set_chunk(rg_coll_desc_t *d, const rg_algorithm_t *a, const rg_cost_model_t *m, uint32_t chunk_bytes) {
+    uint64_t elem = d->elem_size == 0 ? 1 : d->elem_size, far;
     if (chunk_bytes != 0) d->chunk = chunk_bytes / elem;
     else d->chunk = a->chunk != NULL && d->size > 0 ? a->chunk(d) : CHUNK_DEFAULT / elem;
+    if (chunk_bytes == 0 && d->size > 0 && same("ring", a->name, strlen(a->name)) && (far = far_chunk(d, m)) > d->chunk)
+        d->chunk = far;
     if (d->chunk == 0) d->chunk = 1;
 }
 
@@ -206,7 +224,7 @@ static const rg_algorithm_t *cheapest(rg_coll_desc_t *all, const rg_cost_model_t
     double least = 0;
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
         if (!applies(*a, all)) continue;
-        set_chunk(all, *a, chunk_bytes);
+        set_chunk(all, *a, m, chunk_bytes);
         double cost = (*a)->cost(all, m);
         if (best != NULL && cost >= least) continue;
         best = *a;
@@ -240,11 +258,11 @@ const rg_algorithm_t *rg_sched_choose(rg_coll_desc_t *d, const rg_cost_model_t *
     const rg_tuning_entry_t *entry = best == NULL ? rg_tuning_find(how->tuning, &all) : NULL;
     if (best != NULL) {
         *why = RG_CHOSEN_FORCED;
-        set_chunk(&all, best, how->chunk_bytes);
+        set_chunk(&all, best, m, how->chunk_bytes);
     } else if (entry != NULL) {
         *why = RG_CHOSEN_TUNING;
         best = entry->alg;
-        set_chunk(&all, best, how->chunk_bytes != 0 ? how->chunk_bytes : entry->chunk_bytes);
+        set_chunk(&all, best, m, how->chunk_bytes != 0 ? how->chunk_bytes : entry->chunk_bytes);
     } else if ((best = cheapest(&all, m, how->chunk_bytes)) != NULL) {
         *why = RG_CHOSEN_COST;
     }
@@ -268,7 +286,7 @@ size_t rg_sched_explain(const rg_coll_desc_t *d, const rg_cost_model_t *m, const
         if (n < cap) {
             out[n] = (rg_prediction_t){ .alg = *a, .applies = applies(*a, &all) };
             if (out[n].applies) {
-                set_chunk(&all, *a, how->chunk_bytes);
+                set_chunk(&all, *a, m, how->chunk_bytes);
                 out[n].seconds = (*a)->cost(&all, m);
                 out[n].chunk = all.chunk;
             }

@@ -90,6 +90,29 @@ Test(select, chunk__given__used_as_it_is) {
     cr_expect_eq(d.chunk, 1, "never 0");
 }
 
+/* 100 Mbit/s and 75 ms one way hold 0.94 MB; and a slice of 16 MiB is no more than 8 pieces. */
+Test(select, chunk__ring_over_long_ways__holds_what_they_hold) {
+    rg_net_summary_t net = rg_net_plain(4, 2, 0);
+    char text[256];
+    const struct {
+        double latency;
+        uint64_t bytes, chunk;
+    } cases[] = { { 0.075, 64 << 20, 1875000 },
+                  { 0.075, 16 << 20, 512 << 10 },
+                  { 25e-6, 64 << 20, 256 << 10 },
+                  { 0.9, 640 << 20, 2 << 20 },
+                  { 0.075, 64 << 10, 64 << 10 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rg_cost_model_t m;
+        rg_coll_desc_t d = desc(RG_KIND_ALL_REDUCE, 4, cases[i].bytes);
+        net.link[1].latency = cases[i].latency;
+        net.link[1].bandwidth = 12.5e6;
+        rg_cost_model(&m, &net);
+        cr_assert_not_null(rg_sched_select(&d, &m, "ring", 0, text, sizeof text));
+        cr_expect_eq(d.chunk * 4, cases[i].chunk, "case %zu: %llu", i, (unsigned long long)d.chunk * 4);
+    }
+}
+
 Test(select, forced__right_list__obeyed) {
     cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 4, 4, 2, 1, "ring", 0), "ring");
     cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 4, 4, 2, 1, "ring", 0), "ring");
