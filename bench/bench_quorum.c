@@ -140,6 +140,7 @@ int main(int argc, char **argv) {
     c.op = RG_AVG;
     c.at_least = k;
     c.grace_us = grace_ms * 1000;
+    c.takeover_us = (uint32_t)number(argc, argv, 9, 0) * 1000;
     cc.heartbeat_ms = heartbeat_ms;
     int pipes[2];
     char address[128];

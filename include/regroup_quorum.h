@@ -49,10 +49,13 @@ typedef struct rg_quorum_config {
     uint32_t history;     /* results that each member keeps for those that are behind, 1 to 64; 4. Each is count * 4
                              bytes */
     uint32_t stale_max;   /* an input whose version is more than this many rounds old is not given; 0: no limit */
+    uint32_t takeover_us; /* when the member that decides says nothing for so long, because its process is stopped, the
+                             next one decides in its place (docs/quorum.md). 0: only when it is no member any more */
+    uint32_t reserved;    /* 0 */
     uint64_t first;       /* this member's first round; 0: 1. For members that come later, see docs/quorum.md */
 } rg_quorum_config_t;
 #define RG_QUORUM_CONFIG_INIT                                                                                          \
-    { (uint32_t)sizeof(rg_quorum_config_t), 0, 0, RG_SUM, RG_LATE_DROP, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(rg_quorum_config_t), 0, 0, RG_SUM, RG_LATE_DROP, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* What a member gives to a round, beside the elements. */
 typedef struct rg_quorum_input {

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ACKS_NS 20000000u
+
 /* ---- Places ------------------------------------------------------------------------------------------------------ */
 
 static rg_place_t *place_of(rg_quorum_t *q, uint64_t id) {
@@ -61,14 +63,16 @@ void rg_decide_view(rg_quorum_t *q) {
     free(ids);
     q->places = fresh;
     q->n_places = n;
-    if (q->first != q->self) q->ready = 0;
+    if (q->leader != q->self) q->ready = 0;
 }
 
 /* ---- What the others have ---------------------------------------------------------------------------------------- */
 
 static void ask_news(rg_quorum_t *q, rg_place_t *p, uint64_t now, uint64_t *at) {
     if (now >= p->again_ns) {
-        const rg_sask_t ask = { .kind = RG_SASK_NEWS, .terms = q->terms, .off = 1 };
+        const rg_sask_t ask = {
+            .kind = RG_SASK_NEWS, .terms = q->terms, .off = NEWS_FOLLOW, .round = q->term, .epoch = q->epoch
+        };
         p->asking = rg_service_ask(&q->port, p->seat.id, &ask, RG_SERVICE_HEAD);
         p->again_ns = now + RG_QUORUM_AGAIN_NS;
     }
@@ -79,7 +83,12 @@ static void news_came(rg_quorum_t *q, rg_place_t *p, const uint8_t *bytes, int r
     rg_shead_t h = { 0 };
     p->asking = 0;
     if (bytes) rg_shead_get(&h, bytes);
-    if (bytes ? h.first != q->self : !refused) return; /* it has not seen this view yet, or its link broke */
+    if (bytes && h.epoch == q->epoch && h.version > q->term && h.first != q->self) { /* another one was faster */
+        rg_quorum_follow(q, h.first, (uint32_t)h.version);
+        return;
+    }
+    int mine = h.first == q->self && (!q->c.takeover_us || (h.epoch == q->epoch && h.version == q->term));
+    if (bytes ? !mine : !refused) return; /* it has not seen this view yet, or its link broke */
     p->heard = 1;
     p->news_round = bytes && h.terms == q->terms ? h.round : 0;
     p->news_kept = h.kept;
@@ -92,7 +101,7 @@ static int has(const rg_place_t *p, uint64_t round) {
 
 void rg_decide_fetch_failed(rg_quorum_t *q, uint64_t from) {
     rg_place_t *p = place_of(q, from);
-    if (q->first == q->self && p && !q->ready) p->heard = 0;
+    if (q->leader == q->self && p && !q->ready) p->heard = 0;
 }
 
 /* Fetches one of the results that somebody has and this one lacks; 0: there is none. */
@@ -113,6 +122,7 @@ static void begin_to_decide(rg_quorum_t *q, uint64_t newest) {
     const rg_decided_t *d = rg_quorum_kept(q, newest);
     q->open = newest + 1 > q->c.first ? newest + 1 : q->c.first;
     q->ready = 1;
+    q->acked = newest;
     q->prev_kth_ns = 0;
     rg_tally_open(&q->tally);
     for (uint32_t i = 0; i < q->n_places; i++) {
@@ -125,6 +135,71 @@ static void begin_to_decide(rg_quorum_t *q, uint64_t newest) {
     }
 }
 
+/* What nobody else is known to have was not shown, and may be decided otherwise. */
+void rg_decide_step_down(rg_quorum_t *q) {
+    for (uint32_t i = 0; q->c.takeover_us && q->ready && i < q->c.history; i++)
+        if (q->kept[i] && q->kept[i]->round > q->acked) {
+            rg_decided_put(q->kept[i]);
+            q->kept[i] = NULL;
+        }
+    for (uint32_t i = 0; i < q->n_places; i++) {
+        unload(&q->places[i]);
+        q->places[i].heard = q->places[i].asking = q->places[i].pulling = 0;
+        q->places[i].pull_turn++; /* what was asked for may be a round that is not open for long */
+        q->places[i].ahead = 0;
+    }
+    for (uint32_t i = 0; i < q->n_held; i++) rg_service_answer(&q->port, &q->held[i], NULL, 0);
+    q->n_held = 0;
+    q->ready = 0;
+}
+
+/* Where somebody may take over, the one who decides shows a result when somebody else has it. */
+int rg_decide_may_show(const rg_quorum_t *q, uint64_t round) {
+    return !q->c.takeover_us || q->n_places == 1 || round <= q->acked;
+}
+
+void rg_decide_ask_acks(rg_quorum_t *q, uint64_t now, uint64_t *at) {
+    const rg_sask_t ask = { .kind = RG_SASK_NEWS, .terms = q->terms, .off = NEWS_PING, .epoch = q->epoch };
+    if (now >= q->again_ns) {
+        for (uint32_t i = 0; q->again_ns && i < q->n_places; i++) {
+            rg_place_t *p = &q->places[i];
+            if (p->seat.id == q->self || p->asking) continue;
+            p->asking = rg_service_ask(&q->port, p->seat.id, &ask, RG_SERVICE_HEAD);
+        }
+        q->again_ns = now + ACKS_NS;
+    }
+    if (q->again_ns < *at) *at = q->again_ns;
+}
+
+void rg_decide_acked(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes) {
+    rg_place_t *p = place_of(q, peer);
+    rg_shead_t h;
+    if (!p) return;
+    p->asking = 0;
+    if (!bytes || !q->ready) return;
+    rg_shead_get(&h, bytes);
+    if (h.terms == q->terms && h.epoch == q->epoch && h.version == q->term && h.first == q->self && h.round < q->open &&
+        h.round > q->acked)
+        q->acked = h.round;
+}
+
+/* In place of one that is silent. A term is this member's alone: its low bits are the rank. */
+void rg_decide_claim(rg_quorum_t *q) {
+    uint32_t rank = 0;
+    while (rank < q->n_places && q->places[rank].seat.id != q->self) rank++;
+    rg_quorum_follow(q, q->self, ((q->term >> 12) + 1) << 12 | rank);
+    rg_decide_step_down(q);
+}
+
+int rg_decide_position(const rg_quorum_t *q) {
+    int position = 0;
+    for (uint32_t i = 0; i < q->n_places; i++) {
+        if (q->places[i].seat.id == q->self) return position;
+        position += q->places[i].seat.id != q->leader;
+    }
+    return -1;
+}
+
 static uint64_t take_over(rg_quorum_t *q, uint64_t now) {
     uint64_t at = UINT64_MAX, newest = rg_quorum_newest(q);
     uint32_t left = 0;
@@ -135,6 +210,7 @@ static uint64_t take_over(rg_quorum_t *q, uint64_t now) {
         if (!p->heard && !p->asking) ask_news(q, p, now, &at);
         if (p->news_round > newest) newest = p->news_round;
     }
+    if (q->term && left <= 1) left = 0; /* the one whose place is taken: what it has shown somebody else has, too */
     if (left || fetch_missing(q, newest)) return left && !q->fetch.on ? at : now + RG_QUORUM_AGAIN_NS;
     begin_to_decide(q, newest);
     return now;
@@ -170,6 +246,7 @@ static void load(rg_quorum_t *q, rg_place_t *p, const rg_sask_t *ask, const uint
 
 static void pull_came(rg_quorum_t *q, rg_place_t *p, const rg_sask_t *ask, const uint8_t *bytes) {
     rg_shead_t h;
+    if (ask->turn != p->pull_turn) return;
     p->pulling = 0;
     if (!bytes || !q->ready) return;
     rg_shead_get(&h, bytes);
@@ -222,9 +299,13 @@ static void collect(rg_quorum_t *q, uint64_t now, uint64_t *at) {
             continue;
         }
         if (now >= p->again_ns) {
-            const rg_sask_t ask = {
-                .kind = RG_SASK_PULL, .terms = q->terms, .round = q->open, .len = rg_quorum_chunk(q, 0)
-            };
+            const rg_sask_t ask = { .kind = RG_SASK_PULL,
+                                    .terms = q->terms,
+                                    .round = q->open,
+                                    .len = rg_quorum_chunk(q, 0),
+                                    .turn = p->pull_turn,
+                                    .cap = q->term,
+                                    .epoch = q->epoch };
             p->pulling = rg_service_ask(&q->port, p->seat.id, &ask, RG_SERVICE_HEAD + ask.len);
             p->again_ns = now + RG_QUORUM_AGAIN_NS;
         }
@@ -257,6 +338,7 @@ void rg_quorum_answer_result(rg_quorum_t *q, const rg_asked_t *a, const rg_decid
     const rg_shead_t h = { .terms = q->terms,
                            .round = d->round,
                            .first = d->decider,
+                           .epoch = d->epoch,
                            .kept = d->waited_ns,
                            .version = rg_quorum_newest(q),
                            .weight = d->weight_sum,
@@ -311,6 +393,7 @@ static int decide(rg_quorum_t *q, rg_status_t st, uint64_t now) {
     if (!d) return 0;
     d->round = q->open;
     d->decider = q->self;
+    d->epoch = q->epoch;
     d->status = st;
     d->waited_ns = q->tally.first_ns ? now - q->tally.first_ns : 0;
     for (uint32_t i = 0; i < q->n_places; i++) {
@@ -331,6 +414,7 @@ static int decide(rg_quorum_t *q, rg_status_t st, uint64_t now) {
         q->places[i].again_ns = 0;
     }
     q->open++;
+    q->fresh_epoch = q->epoch;
     rg_quorum_keep(q, d);
     return 1;
 }

@@ -1,7 +1,7 @@
 /* member.c: a member's part in a quorum reduction: it gives its contribution when the one who decides asks for it, and
- * fetches the result. It relies on the service's thread. It takes results only from the member that is first in its own
- * view, and tells a new one what it has only when that one is first here, too: so nobody shows a result that the one
- * who decides next does not learn of. */
+ * fetches the result. It relies on the service's thread. It takes results only from the member that it follows: the
+ * first of its view, or one that has taken over. It tells a new one what it has only when it follows that one: so
+ * nobody shows a result that the one who decides next does not learn of. */
 #include "quorum/quorum.h"
 
 #include <stdio.h>
@@ -43,6 +43,20 @@ void rg_quorum_fetch_stop(rg_quorum_t *q) {
     q->fetch = (rg_fetching_t){ .turn = q->fetch.turn + 1, .cap = q->fetch.cap };
 }
 
+/* From here on only this member's decisions are taken. */
+void rg_quorum_follow(rg_quorum_t *q, uint64_t leader, uint32_t term) {
+    if (q->leader == q->self) rg_decide_step_down(q);
+    q->leader = leader;
+    q->term = term;
+    q->pinging = q->asking_news = 0;
+    q->silent_ns = q->again_ns = 0;
+    rg_quorum_fetch_stop(q);
+    if (q->pulled && q->pull.peer != leader) {
+        rg_service_answer(&q->port, &q->pull, NULL, 0);
+        q->pulled = 0;
+    }
+}
+
 static int fetch_ask(rg_quorum_t *q, rg_sask_kind_t kind, uint64_t off, uint32_t cap) {
     rg_fetching_t *f = &q->fetch;
     const rg_sask_t ask = { .kind = kind,
@@ -51,6 +65,7 @@ static int fetch_ask(rg_quorum_t *q, rg_sask_kind_t kind, uint64_t off, uint32_t
                             .off = off,
                             .len = rg_quorum_chunk(q, off),
                             .cap = cap,
+                            .epoch = q->epoch,
                             .turn = f->turn };
     if (!rg_service_ask(&q->port, f->from, &ask, RG_SERVICE_HEAD + cap * RG_QUORUM_ENTRY + ask.len)) return 0;
     f->flying++;
@@ -77,16 +92,23 @@ static void fetch_failed(rg_quorum_t *q, const rg_sask_t *ask, int refused, uint
     rg_quorum_fetch_stop(q);
     rg_decide_fetch_failed(q, from);
     q->again_ns = now + RG_QUORUM_AGAIN_NS;
-    if (ask->kind != RG_SASK_GET || !refused || from != q->first) return;
-    const rg_sask_t news = { .kind = RG_SASK_NEWS, .terms = q->terms };
+    if (ask->kind != RG_SASK_GET || !refused || from != q->leader) return;
+    const rg_sask_t news = { .kind = RG_SASK_NEWS, .terms = q->terms, .off = NEWS_TELL };
     q->asking_news = rg_service_ask(&q->port, from, &news, RG_SERVICE_HEAD);
 }
 
 static void fetch_done(rg_quorum_t *q) {
     rg_decided_t *d = q->fetch.d;
+    uint64_t from = q->fetch.from, round = d->round;
     q->fetch.d = NULL;
     rg_quorum_fetch_stop(q);
+    if (d->epoch == q->epoch) q->fresh_epoch = q->epoch;
     rg_quorum_keep(q, d);
+    if (!q->c.takeover_us || from != q->leader) return;
+    const rg_sask_t kept = {
+        .kind = RG_SASK_NEWS, .terms = q->terms, .off = NEWS_KEPT, .round = round, .epoch = q->epoch
+    };
+    rg_service_ask(&q->port, from, &kept, RG_SERVICE_HEAD);
 }
 
 /* The first answer of a result. 0: it must be asked for again. */
@@ -101,6 +123,7 @@ static int fetch_begun(rg_quorum_t *q, const rg_sask_t *ask, const uint8_t *byte
     if (!f->d) return 0;
     f->d->round = h.round;
     f->d->decider = h.first;
+    f->d->epoch = h.epoch;
     f->d->waited_ns = h.kept;
     f->d->weight_sum = h.weight;
     f->d->status = good ? RG_OK : RG_ERR_NO_QUORUM;
@@ -142,7 +165,7 @@ static void news_came(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes) {
     rg_shead_t h;
     q->asking_news = 0;
     q->again_ns = rg_os_now_ns() + RG_QUORUM_AGAIN_NS;
-    if (!bytes || !q->waiting || peer != q->first) return;
+    if (!bytes || !q->waiting || peer != q->leader) return;
     rg_shead_get(&h, bytes);
     if (h.terms != q->terms) {
         finish(q, RG_ERR_MISMATCH, NULL,
@@ -184,58 +207,105 @@ static void pulled(rg_quorum_t *q, const rg_asked_t *a) {
 
 /* ---- What others ask --------------------------------------------------------------------------------------------- */
 
-static void tell_news(rg_quorum_t *q, const rg_asked_t *a) {
-    const rg_shead_t h = { .terms = q->terms,
-                           .round = rg_quorum_newest(q),
-                           .first = q->first,
-                           .kept = rg_quorum_kept_bits(q),
-                           .n = (uint32_t)(q->ready && q->first == q->self) };
-    rg_service_answer(&q->port, a, rg_service_room(&h, 0), RG_SERVICE_HEAD);
-}
-
 static int is_member(const rg_quorum_t *q, uint64_t id) {
     for (uint32_t i = 0; i < q->port.sv->n; i++)
         if (q->port.sv->ids[i] == id) return 1;
     return 0;
 }
 
+static void tell_news(rg_quorum_t *q, const rg_asked_t *a) {
+    int decides =
+        q->leader == q->self && q->ready; /* and what it has sent may be shown: it follows who went on without */
+    if (a->q.epoch == q->epoch && a->q.off == NEWS_FOLLOW && a->q.round > q->term && !decides && is_member(q, a->peer))
+        rg_quorum_follow(q, a->peer, (uint32_t)a->q.round);
+    else if (a->q.off == NEWS_FOLLOW && a->peer == q->leader && q->c.takeover_us)
+        rg_quorum_fetch_stop(q); /* it may have given up what it sent before */
+    else if (a->q.off == NEWS_KEPT && a->q.epoch == q->epoch && q->ready && a->q.round < q->open &&
+             a->q.round > q->acked && is_member(q, a->peer))
+        q->acked = a->q.round;
+    const rg_shead_t h = { .terms = q->terms,
+                           .epoch = q->epoch,
+                           .version = q->term,
+                           .status = q->fresh_epoch == q->epoch,
+                           .round = rg_quorum_newest(q),
+                           .first = q->leader,
+                           .kept = rg_quorum_kept_bits(q),
+                           .n = (uint32_t)decides };
+    rg_service_answer(&q->port, a, rg_service_room(&h, 0), RG_SERVICE_HEAD);
+}
+
 static void result_wanted(rg_quorum_t *q, const rg_asked_t *a) {
     const rg_decided_t *d = rg_quorum_kept(q, a->q.round);
-    int mine = a->q.kind == RG_SASK_GET && q->first == q->self;
+    int mine = a->q.kind == RG_SASK_GET && q->leader == q->self;
     if (d) rg_quorum_answer_result(q, a, d);
     else if (mine && (!q->ready || a->q.round >= q->open)) rg_decide_hold(q, a);
     else rg_service_answer(&q->port, a, NULL, 0);
 }
 
+/* ---- Taking over within a view ----------------------------------------------------------------------------------- */
+
+static void heard(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes) {
+    if (q->leader == q->self) rg_decide_acked(q, peer, bytes);
+    if (peer != q->leader) return;
+    q->pinging = 0;
+    if (bytes) q->silent_ns = 0;
+}
+
+/* While a result is awaited the one who decides is asked now and then whether it is there. When it says nothing for the
+ * time, this member claims to decide, the first of the others first. Only who has a result of this view may: then all
+ * that was shown before the view is known to be decided. The time for which this process was stopped itself does not
+ * count, and patience grows, up to five times, with the times that this has happened in this view. */
+static void watch(rg_quorum_t *q, uint64_t now, uint64_t *at) {
+    uint64_t taken = q->term >> 12, limit = q->c.takeover_us * 500ull * (2 + (taken < 8 ? taken : 8)),
+             part = limit / 4 + 1, since = now - q->watched_ns;
+    int position = rg_decide_position(q);
+    q->watched_ns = now;
+    if (!limit || !q->waiting || !q->leader || q->leader == q->self || position < 0) {
+        q->silent_ns = 0;
+        return;
+    }
+    if (q->pinging) q->silent_ns += since < part ? since : part;
+    if (!q->pinging && now >= q->ping_ns) {
+        const rg_sask_t ping = { .kind = RG_SASK_NEWS, .terms = q->terms, .off = NEWS_PING, .epoch = q->epoch };
+        q->pinging = rg_service_ask(&q->port, q->leader, &ping, RG_SERVICE_HEAD);
+        q->ping_ns = now + part;
+    }
+    if (now + part < *at) *at = now + part;
+    if (q->silent_ns < limit + limit / 2 * (uint64_t)position || q->fresh_epoch != q->epoch) return;
+    rg_decide_claim(q);
+    *at = now;
+}
+
 /* ---- The port ---------------------------------------------------------------------------------------------------- */
 
-/* Who is first, of the members of the view and of the sub-group. */
+/* The first of the members of the view, and of the sub-group, is followed. Where the deciding may be taken over within
+ * a view, the one that goes on with it asks the others first, as a new one does. */
 static void see_view(rg_quorum_t *q) {
     const rg_service_t *sv = q->port.sv;
+    uint64_t first = 0;
     if (q->epoch == sv->epoch) return;
     q->epoch = sv->epoch;
-    q->first = 0;
-    if (!q->set && sv->n) q->first = sv->ids[0];
-    for (uint32_t i = 0; q->set && i < q->n_set && !q->first; i++)
-        if (is_member(q, q->set[i])) q->first = q->set[i];
-    if (q->fetch.on && (q->fetch.from != q->first || !is_member(q, q->fetch.from))) {
-        rg_quorum_fetch_stop(q);
-        q->again_ns = 0;
-    }
+    if (!q->set && sv->n) first = sv->ids[0];
+    for (uint32_t i = 0; q->set && i < q->n_set && !first; i++)
+        if (is_member(q, q->set[i])) first = q->set[i];
+    if (q->c.takeover_us || first != q->leader) rg_quorum_follow(q, first, 0);
+    else if (q->fetch.on && !is_member(q, q->fetch.from)) rg_quorum_fetch_stop(q);
     rg_decide_view(q);
 }
 
 static void asked(rg_port_t *p, const rg_asked_t *a) {
     rg_quorum_t *q = (rg_quorum_t *)(void *)p;
     see_view(q);
+    if (a->q.kind == RG_SASK_PULL && a->q.epoch == q->epoch && a->q.cap > q->term && is_member(q, a->peer))
+        rg_quorum_follow(q, a->peer, a->q.cap); /* it took over while this process was stopped */
     if (a->q.kind == RG_SASK_NEWS) {
         tell_news(q, a);
         return;
     }
     int good = a->q.terms == q->terms && is_member(q, a->peer) && a->q.len == rg_quorum_chunk(q, a->q.off) &&
-               a->q.off <= q->bytes && a->q.cap <= RG_QUORUM_CAP;
+               a->q.off <= q->bytes && (a->q.kind == RG_SASK_PULL || a->q.cap <= RG_QUORUM_CAP);
     if (good && (a->q.kind == RG_SASK_GET || a->q.kind == RG_SASK_MORE)) result_wanted(q, a);
-    else if (good && a->q.kind == RG_SASK_PULL && a->peer == q->first && a->q.off == 0) pulled(q, a);
+    else if (good && a->q.kind == RG_SASK_PULL && a->peer == q->leader && a->q.off == 0) pulled(q, a);
     else if (good && a->q.kind == RG_SASK_DATA && q->gift && q->gift->round == a->q.round) answer_gift(q, a, a->q.off);
     else rg_service_answer(p, a, NULL, 0);
 }
@@ -244,7 +314,9 @@ static void answered(rg_port_t *p, uint64_t peer, const rg_sask_t *ask, const ui
     rg_quorum_t *q = (rg_quorum_t *)(void *)p;
     see_view(q);
     if (ask->kind == RG_SASK_GET || ask->kind == RG_SASK_MORE) fetched(q, ask, bytes, refused);
-    else if (ask->kind == RG_SASK_NEWS && !ask->off) news_came(q, peer, bytes);
+    else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_TELL) news_came(q, peer, bytes);
+    else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_PING) heard(q, peer, bytes);
+    else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_KEPT) return;
     else rg_decide_answered(q, peer, ask, bytes, refused);
 }
 
@@ -264,14 +336,15 @@ static void adopt(rg_quorum_t *q) {
 static void await_result(rg_quorum_t *q, uint64_t now, uint64_t *at) {
     if (!q->waiting) return;
     rg_decided_t *d = rg_quorum_kept(q, q->gift->round);
-    if (d) {
+    if (d && (q->leader != q->self || rg_decide_may_show(q, d->round))) {
         finish(q, d->status, d, d->status == RG_OK ? "" : "everybody came, and too few gave something");
-    } else if (q->first == q->self) {
-        if (q->ready && q->gift->round < q->open) finish_gone(q, q->open - 1);
-    } else if (!q->fetch.on && !q->asking_news && q->first) {
+    } else if (q->leader == q->self) {
+        if (!d && q->ready && q->gift->round < q->open) finish_gone(q, q->open - 1);
+        else if (d) rg_decide_ask_acks(q, now, at);
+    } else if (!q->fetch.on && !q->asking_news && q->leader) {
         if (now >= q->again_ns) {
             q->again_ns = now + RG_QUORUM_AGAIN_NS;
-            rg_quorum_fetch(q, RG_SASK_GET, q->gift->round, q->first);
+            rg_quorum_fetch(q, RG_SASK_GET, q->gift->round, q->leader);
         }
         if (q->again_ns < *at && !q->fetch.on) *at = q->again_ns;
     }
@@ -286,8 +359,9 @@ static uint64_t step(rg_port_t *p, uint64_t now) {
         if (q->waiting) finish(q, p->sv->over, NULL, "the group is over for this process");
         return at;
     }
-    if (q->first == q->self) at = rg_decide_step(q, now);
+    if (q->leader == q->self) at = rg_decide_step(q, now);
     await_result(q, now, &at);
+    watch(q, now, &at);
     return at;
 }
 

@@ -35,6 +35,7 @@ static rg_status_t check_config(const rg_quorum_config_t *c, rg_error_t *err) {
     if (c->at_most && c->at_most < c->at_least)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_quorum_create: at_most %u is less than at_least %u", c->at_most,
                        c->at_least);
+    if (c->reserved) return rg_fail(err, RG_ERR_INVALID, 0, "rg_quorum_create: reserved is %u, not 0", c->reserved);
     if (c->history > 64)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_quorum_create: history %u: 1 to 64 results are kept", c->history);
     if (c->count > UINT64_MAX / 4 / 1024)
@@ -47,7 +48,7 @@ static uint64_t terms_of(const rg_quorum_config_t *c) {
     uint64_t h = mix(c->count, (uint64_t)c->op << 32 | c->history);
     h = mix(h, (uint64_t)c->at_least << 32 | c->at_most);
     h = mix(h, (uint64_t)c->grace_us << 32 | c->max_wait_us);
-    return mix(h, c->stale_max) | 1;
+    return mix(h, (uint64_t)c->stale_max << 32 | c->takeover_us) | 1;
 }
 
 static void quorum_free(rg_quorum_t *q) {

@@ -15,6 +15,14 @@
 #define RG_QUORUM_WINDOW 4u /* chunks of one contribution or result that are under way */
 #define RG_QUORUM_AGAIN_NS 5000000u
 
+/* What NEWS is asked for, in its `off`. */
+enum {
+    NEWS_TELL = 0,   /* what is known there */
+    NEWS_FOLLOW = 1, /* the same, and to be followed from here on; `round` is the term */
+    NEWS_PING = 2,
+    NEWS_KEPT = 3 /* no question: the result of `round` is kept here */
+};
+
 /* What a member gives to a round. */
 typedef struct rg_gift {
     atomic_int refs;
@@ -26,7 +34,7 @@ typedef struct rg_gift {
 /* How a round was decided. */
 typedef struct rg_decided {
     atomic_int refs;
-    uint64_t round, decider, waited_ns;
+    uint64_t round, decider, waited_ns, epoch;
     rg_status_t status;
     uint32_t n;
     rg_qentry_t *e; /* all members, in rank order */
@@ -40,7 +48,7 @@ typedef struct rg_place {
     int heard, asking; /* what it has, before anything is decided */
     uint64_t news_round, news_kept;
     int pulling, loading;
-    uint32_t turn, flying;
+    uint32_t turn, flying, pull_turn;
     uint64_t ahead; /* it is in a later round than the open one */
     uint64_t next_off, have, again_ns;
     float *data; /* its contribution; the decider's own is in its gift */
@@ -78,7 +86,11 @@ struct rg_quorum {
     rg_gift_t *carry;    /* what was late */
 
     /* The thread's: as a member */
-    uint64_t epoch, first;
+    uint64_t epoch, leader; /* whose decisions count in this view */
+    uint32_t term;          /* how often, and by whom, that was taken over in this view; 0: it is the first */
+    uint64_t fresh_epoch;   /* of the last view in which a result was decided that is kept here */
+    int pinging;            /* the leader was asked whether it is there */
+    uint64_t silent_ns, watched_ns, ping_ns;
     rg_gift_t *gift;
     int waiting;
     rg_asked_t pull; /* that waits for the next gift */
@@ -90,7 +102,8 @@ struct rg_quorum {
 
     /* The thread's: as the one who decides */
     int ready;
-    uint64_t open; /* the round that is being decided */
+    uint64_t open;  /* the round that is being decided */
+    uint64_t acked; /* rounds up to this one are known to somebody else, too */
     rg_tally_t tally;
     uint64_t prev_kth_ns;
     uint32_t n_places, cap_places;
@@ -119,6 +132,7 @@ void rg_quorum_forget(rg_quorum_t *q); /* frees what the thread owned */
 extern const rg_port_ops_t rg_quorum_port;
 void rg_quorum_fetch(rg_quorum_t *q, rg_sask_kind_t kind, uint64_t round, uint64_t from);
 void rg_quorum_fetch_stop(rg_quorum_t *q);
+void rg_quorum_follow(rg_quorum_t *q, uint64_t leader, uint32_t term);
 
 /* decide.c */
 void rg_decide_view(rg_quorum_t *q); /* the view has changed */
@@ -127,5 +141,11 @@ void rg_decide_answered(rg_quorum_t *q, uint64_t peer, const rg_sask_t *ask, con
 void rg_decide_hold(rg_quorum_t *q, const rg_asked_t *a);
 void rg_quorum_answer_result(rg_quorum_t *q, const rg_asked_t *a, const rg_decided_t *d);
 void rg_decide_fetch_failed(rg_quorum_t *q, uint64_t from);
+void rg_decide_step_down(rg_quorum_t *q); /* before it may decide again it asks the others what they have */
+void rg_decide_claim(rg_quorum_t *q);
+void rg_decide_ask_acks(rg_quorum_t *q, uint64_t now, uint64_t *at); /* the news that a result is there was lost */
+void rg_decide_acked(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes);
+int rg_decide_may_show(const rg_quorum_t *q, uint64_t round);
+int rg_decide_position(const rg_quorum_t *q); /* of this member among those that are not the leader; -1: none */
 
 #endif

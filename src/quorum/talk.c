@@ -30,6 +30,7 @@ void rg_sask_put(const rg_sask_t *q, uint8_t to[RG_SASK_BYTES]) {
     rg_w_u32(&w, q->len);
     rg_w_u32(&w, q->cap);
     rg_w_u32(&w, scale);
+    rg_w_u64(&w, q->epoch);
 }
 
 int rg_sask_get(rg_sask_t *q, const uint8_t from[RG_SASK_BYTES]) {
@@ -46,6 +47,7 @@ int rg_sask_get(rg_sask_t *q, const uint8_t from[RG_SASK_BYTES]) {
     q->cap = rg_r_u32(&r);
     uint32_t scale = rg_r_u32(&r);
     memcpy(&q->scale, &scale, sizeof scale);
+    q->epoch = rg_r_u64(&r);
     return 1;
 }
 
@@ -60,6 +62,7 @@ void rg_shead_put(const rg_shead_t *h, uint8_t to[RG_SERVICE_HEAD]) {
     rg_w_u64(&w, bits_of(h->weight));
     rg_w_u32(&w, h->n);
     rg_w_u32(&w, h->status);
+    rg_w_u64(&w, h->epoch);
 }
 
 void rg_shead_get(rg_shead_t *h, const uint8_t from[RG_SERVICE_HEAD]) {
@@ -73,6 +76,7 @@ void rg_shead_get(rg_shead_t *h, const uint8_t from[RG_SERVICE_HEAD]) {
     memcpy(&h->weight, &weight, sizeof weight);
     h->n = rg_r_u32(&r);
     h->status = rg_r_u32(&r);
+    h->epoch = rg_r_u64(&r);
 }
 
 void rg_entries_put(const rg_qentry_t *e, uint32_t n, uint8_t *to) {

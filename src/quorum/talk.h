@@ -30,7 +30,8 @@ typedef struct rg_sask {
     uint64_t round; /* or number */
     uint64_t off;   /* bytes */
     uint32_t len;   /* bytes of elements in the answer, or to be added */
-    uint32_t cap;   /* members that the answer has room for */
+    uint32_t cap;   /* members that the answer has room for; PULL: the term */
+    uint64_t epoch; /* of the view */
     float scale;
     uint32_t turn; /* of whoever asks, who gets it back with the answer: it does not travel */
 } rg_sask_t;
@@ -42,12 +43,13 @@ int rg_sask_get(rg_sask_t *q, const uint8_t from[RG_SASK_BYTES]); /* 0: these ar
 typedef struct rg_shead {
     uint64_t terms;
     uint64_t round;   /* of the contribution or result; NEWS: the newest that is kept there. Windows: additions */
-    uint64_t first;   /* NEWS: the first member of the view there */
+    uint64_t first;   /* NEWS: whose decisions are followed there. Result: who decided */
     uint64_t kept;    /* NEWS: bit i: the result of round - i is kept there. Result: waited ns */
-    uint64_t version; /* Result: the newest round that is kept there */
+    uint64_t version; /* Result: the newest round that is kept there. NEWS: the term there */
     double weight;    /* Contribution: 0: nothing is given */
     uint32_t n;       /* Result: members that it lists. Windows: rg_status_t */
-    uint32_t status;
+    uint32_t status;  /* NEWS: 1: a result of this view is kept there */
+    uint64_t epoch;   /* NEWS: of the view. Result: of the view in which it was decided */
 } rg_shead_t;
 
 void rg_shead_put(const rg_shead_t *h, uint8_t to[RG_SERVICE_HEAD]);

@@ -216,10 +216,11 @@ static int one_dies(rig_member_t *m, void *arg) {
     return bad;
 }
 
-static void run_deaths(uint64_t count, int die, uint32_t at_least) {
+static void run_deaths(uint64_t count, int die, uint32_t at_least, uint32_t takeover_us) {
     rg_config_t config = RG_CONFIG_INIT;
     course_t *c = course(count, at_least, 40);
     c->die = die;
+    c->c.takeover_us = takeover_us;
     config.heartbeat_ms = 1000 * RIG_SLOW;
     rig_run(5, "tcp", &config, one_dies, c);
     compare(c);
@@ -233,8 +234,38 @@ static void run_deaths(uint64_t count, int die, uint32_t at_least) {
     free(c);
 }
 
-Test(quorum, the_first_member_dies__small__the_next_one_decides) { run_deaths(100, 0, 2); }
-Test(quorum, three_die_one_after_the_other__many_pieces__one_outcome) { run_deaths(200000, 2, 1); }
+Test(quorum, the_first_member_dies__small__the_next_one_decides) { run_deaths(100, 0, 2, 0); }
+Test(quorum, three_die_one_after_the_other__many_pieces__one_outcome) { run_deaths(200000, 2, 1, 0); }
+Test(quorum, three_die__takeover_within_views__one_outcome) { run_deaths(70000, 2, 2, 20000 * RIG_SLOW); }
+
+/* The time for a takeover is shorter than an answer takes, so that members take the deciding from each other all the
+ * time. */
+static int hasty(rig_member_t *m, void *arg) {
+    course_t *c = arg;
+    rg_quorum_t *q;
+    rg_quorum_result_t r;
+    int bad = 0;
+    RIG_OK(m, rg_quorum_create(m->g, &c->c, &q, NULL));
+    float *x = malloc(c->c.count * 4), *out = malloc(c->c.count * 4);
+    for (uint64_t round = 1; !bad && round <= c->rounds; round++) bad = one(m, c, q, round, x, out, &r);
+    if (!bad) bad = rig_gate(m, GATE_END, m->rig->n);
+    rg_quorum_destroy(q);
+    free(x);
+    free(out);
+    return bad;
+}
+
+static void run_hasty(uint64_t count, uint32_t takeover_us) {
+    course_t *c = course(count, 2, 60 / RIG_SLOW);
+    c->c.takeover_us = takeover_us;
+    c->c.grace_us = 300;
+    rig_run(4, "tcp", NULL, hasty, c);
+    compare(c);
+    free(c);
+}
+
+Test(quorum, takeover_all_the_time__small__one_outcome) { run_hasty(100, 50 * RIG_SLOW); }
+Test(quorum, takeover_all_the_time__many_pieces__one_outcome) { run_hasty(150000, 1000 * RIG_SLOW); }
 
 /* ---- What becomes of late inputs --------------------------------------------------------------------------------- */
 
