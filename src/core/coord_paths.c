@@ -320,6 +320,23 @@ static void check_dead(rg_coord_t *c, rg_complaint_t *x) {
         rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, x->text);
 }
 
+/* Twice as long as a member may take for a sign of life. */
+static int quiet(const rg_coord_t *c, const rg_seat_t *s) {
+    return !s->conn || c->now - s->last_heard > c->p.heartbeat_ns / 4;
+}
+
+/* Where the network falls apart both sides have broken links, but only one of the two is heard here, where there is a
+ * quorum. That one stays: until the other is heard again, or counts as lost, nothing is decided between them. By
+ * authority it is as it always was: what is decided must be decided soon. 1: it is so. */
+static int one_is_quiet(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat_t *b) {
+    uint64_t known = x->since + 5 * (c->p.heartbeat_ns / 16);
+    if (!rg_coord_succeeds(c) || (c->now >= known && !quiet(c, a) && !quiet(c, b))) return 0;
+    if (!quiet(c, a) && b->lost_due) gone_now(c, b);
+    if (!quiet(c, b) && a->lost_due) gone_now(c, a);
+    look_at(c, c->now < known ? known : c->now + c->p.heartbeat_ns / 8);
+    return 1;
+}
+
 /* 0: the record is over. */
 static int path_step(rg_coord_t *c, rg_complaint_t *x) {
     rg_seat_t *a = rg_seat_by_id(c, x->a), *b = rg_seat_by_id(c, x->b);
@@ -351,6 +368,7 @@ static int path_step(rg_coord_t *c, rg_complaint_t *x) {
         return 1;
     }
     if (a->state != RG_SEAT_MEMBER || b->state != RG_SEAT_MEMBER) return 0; /* the candidate waits, as without relays */
+    if (one_is_quiet(c, x, a, b)) return 1;
     settle(c, x, a, b);
     look_at(c, c->now + c->p.heartbeat_ns / 8);
     return 1;

@@ -324,18 +324,29 @@ static void control_heard(rg_member_t *m) {
 static void office_found(rg_member_t *m) {
     const rg_peer_t *p = m->target && m->target != m->id ? rg_peer_find(m, m->target) : NULL;
     if (!succeeds(m) || m->heard) return;
-    m->probed = 1;
-    if (p && p->rank >= 0 && (uint32_t)p->rank < m->self_rank) m->elder = 1;
+    int older = p && p->rank >= 0 && (uint32_t)p->rank < m->self_rank;
+    m->probed = 1 + older;
+    m->elder |= older;
+}
+
+/* Whether nobody older can be reached, as far as the links say. */
+static int eldest(const rg_member_t *m) {
+    for (uint32_t i = 0; i < m->self_rank; i++) {
+        const rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
+        if (p && p->link == RG_LINK_UP) return 0;
+    }
+    return 1;
 }
 
 /* How long an open connection may be silent before another one is tried. An office that acts, and has heard nothing for
  * a heartbeat, takes this member for lost, so with succession it is less than that. One that does not act waits for
- * others to come; one here not everywhere equally long, so that two do not keep each other from a quorum for ever. */
+ * others to come: that of the eldest so long that all can find it, and who has come to an older member's stays; others
+ * give up sooner, and not all at once. */
 static uint64_t patience(const rg_member_t *m) {
     uint64_t beat = m->heartbeat_ns, h = (m->id * 0x9e3779b97f4a7c15u ^ m->offices * 0xc2b2ae3d27d4eb4fu) >> 40;
     if (!succeeds(m)) return beat;
-    if (m->office) return beat + beat / 2 + h % 64 * (beat / 64);
-    return m->probed && m->target && !m->heard ? beat + beat / 2 : beat - beat / 4;
+    if (m->office) return eldest(m) ? 5 * beat / 2 : beat + h % 64 * (beat / 128);
+    return m->probed == 2 && !m->heard ? 2 * beat : beat - beat / 4;
 }
 
 /* S3. Nobody with a quorum can be found. Only stopping is certain to contradict nobody: a member that ended one

@@ -114,10 +114,10 @@ struct rg_member {
     uint64_t home, target; /* whose office acted when one last did, and whom the connection is to; 0: the coordinator */
     uint32_t walk;         /* next place to look */
     int office;            /* one is open in this process */
-    int probed, elder;     /* there is an office at the other end, acting or not; an older member has had one that did
-                              not act, since this one last thought of opening its own */
-    uint32_t offices;      /* how many have been: each has terms of its own */
-    uint32_t returns;      /* to a coordinator that was said to be back, since one acted */
+    int probed, elder; /* there is an office at the other end, acting or not (2: of an older member); one of an older
+                          member has been found since this one last thought of opening its own */
+    uint32_t offices;  /* how many have been: each has terms of its own */
+    uint32_t returns;  /* to a coordinator that was said to be back, since one acted */
     size_t prop_len, chosen_len;
     uint8_t *prop, *chosen; /* the accepted proposal, as in INSTALL after the term; the ACTIVATE of the view */
     uint64_t told_epoch;

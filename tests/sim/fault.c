@@ -18,6 +18,9 @@ void fault_kind(world_t *w) {
         w->min_size = w->initial;
         w->gap_us = 4000 + (uint32_t)sim_below(w, 4000);
         w->phase2_at = (10 + sim_below(w, 30)) * w->heartbeat;
+        w->parted = sim_hash(w->seed, 12, 12) % 4 == 0;
+        if (w->parted) w->struck_at = 100 * MS + sim_below(w, 4 * w->heartbeat);
+        if (w->parted) w->phase2_at = w->struck_at + (3 + sim_below(w, 25)) * w->heartbeat;
     }
     if (w->kind == RUN_ANY) return;
     w->spike = 0;
@@ -31,12 +34,12 @@ void fault_kind(world_t *w) {
 }
 
 static void plan_paths(world_t *w) {
-    if (w->kind == RUN_SPLIT) sim_push(w, w->struck_at, EV_SPLIT, 0);
+    if (w->kind == RUN_SPLIT || w->parted) sim_push(w, w->struck_at, EV_SPLIT, 0);
     if (w->kind == RUN_DEATH) sim_push(w, w->struck_at, EV_DEATH, 0);
     if (w->kind != RUN_GENTLE && w->kind != RUN_OFFICE) return;
     w->faults = 1 + (uint32_t)sim_below(w, 12);
     for (uint32_t i = 0; i < w->faults; i++) sim_push(w, 20 * MS + sim_below(w, w->phase2_at - 25 * MS), EV_FAULT, -1);
-    uint32_t joins = (uint32_t)sim_below(w, 3);
+    uint32_t joins = w->parted ? 0 : (uint32_t)sim_below(w, 3);
     for (uint32_t i = 0; i < joins; i++) sim_start_proc(w, sim_below(w, w->phase2_at), 1);
 }
 
@@ -172,7 +175,7 @@ static void gentle(world_t *w) {
 /* Nothing befalls members, but that some of what they do is given up, so that there are rounds. */
 static void office_alone(world_t *w) {
     uint64_t t = sim_below(w, 6 * w->heartbeat);
-    int a = pick(w, 1), what = (int)sim_below(w, 8);
+    int a = pick(w, 1), what = w->parted ? 7 : (int)sim_below(w, 8);
     uint64_t until = w->now + (what <= 1 || what == 5 ? t : 0);
     if (until > w->trouble_until) w->trouble_until = until;
     switch (what) {
@@ -222,6 +225,24 @@ static void split(world_t *w) {
             if ((side >> i & 1) != (side >> k & 1)) sim_cut(w, i, k);
 }
 
+/* Everything falls in two, coordinators too. Where there is a quorum nobody may notice but by losing the others. */
+static void part(world_t *w) {
+    const rg_core_view_t *v = rg_member_view(w->procs[0].core);
+    uint32_t all = (1u << w->n_procs) - 1, side = (uint32_t)sim_random(w) & (all | 1u << ALONE), votes[2] = { 0 };
+    if (!v) return;
+    for (int i = 0; i < w->n_procs; i++)
+        if (!w->procs[i].joined || w->procs[i].over || rg_member_view(w->procs[i].core)->epoch != v->epoch) return;
+    for (uint32_t i = 0; i < v->n; i++) votes[side >> proc_of(w, v->members[i].id) & 1]++;
+    if (v->witness) votes[side >> ALONE & 1]++;
+    int first = (int)(side >> proc_of(w, v->members[0].id) & 1), most = votes[1] > votes[0];
+    if (votes[0] == votes[1]) most = first;
+    w->losers = (most ? ~side : side) & all;
+    sim_trace(w, "the network falls in two: %x; %x have no quorum", side, w->losers);
+    for (int i = 0; i <= MAXP; i++)
+        for (int k = 0; k <= MAXP; k++)
+            if ((side >> i & 1) != (side >> k & 1)) sim_cut(w, i, k);
+}
+
 static void one_death(world_t *w) {
     int node = (int)sim_below(w, (uint64_t)w->n_procs);
     for (int i = 0; i < w->n_procs; i++)
@@ -232,7 +253,8 @@ static void one_death(world_t *w) {
 
 void fault_event(world_t *w, int type) {
     if (w->healed) return;
-    if (type == EV_SPLIT) split(w);
+    if (type == EV_SPLIT && w->parted) part(w);
+    else if (type == EV_SPLIT) split(w);
     else one_death(w);
 }
 

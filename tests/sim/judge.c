@@ -92,7 +92,8 @@ void judge_expelled(world_t *w, int node, rg_status_t status, const char *text) 
         sim_fail(w, "who can be reached stays", "process %d: %s", node, text);
     /* When one trouble follows another a member may run out of time to find an office, but not in peace. */
     int peace = w->now >= w->trouble_until + 3 * w->heartbeat;
-    if (w->kind == RUN_OFFICE && (status == RG_ERR_EXPELLED || (status == RG_ERR_NO_QUORUM && peace)))
+    if (w->kind == RUN_OFFICE && !(w->losers >> node & 1) &&
+        (status == RG_ERR_EXPELLED || (status == RG_ERR_NO_QUORUM && peace)))
         sim_fail(w, "a coordinator's troubles cost no member", "process %d: status %d %s", node, status, text);
     if (w->kind == RUN_SPLIT && !(w->losers >> node & 1))
         sim_fail(w, "the larger part stays", "process %d: %s", node, text);
@@ -200,7 +201,7 @@ static void judge_untouched(world_t *w, const ledger_t *l) {
 
 void judge_end(world_t *w) {
     for (int q = 0; q < w->n_procs; q++)
-        if (w->losers >> q & 1 && !w->procs[q].gone)
+        if (w->kind == RUN_SPLIT && w->losers >> q & 1 && !w->procs[q].gone)
             sim_fail(w, "the smaller part leaves", "process %d is still in", q);
     for (int k = 0; k < w->n_ledger; k++) {
         const ledger_t *l = &w->ledger[k];

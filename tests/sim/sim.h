@@ -238,6 +238,7 @@ typedef struct world {
     uint64_t resumed, relayed, expelled, begun_anew, fetches;
     uint32_t cut[MAXP + 1]; /* places that what is sent from here does not reach */
     int succession, comeback;
+    int parted;   /* RUN_OFFICE: the network falls in two, instead of what befalls coordinators */
     int embedded; /* the process in which the first coordinator runs, whose fate it shares; -1: it has its own */
     seen_view_t seen[MAXVIEW];
     uint32_t n_seen;
