@@ -27,8 +27,8 @@ typedef struct row {
 typedef struct measuring {
     rg_group_t *g;
     uint32_t n, rank;
-    uint64_t ids[RG_ORDER_MAX], hosts[RG_ORDER_MAX], first_gens[RG_ORDER_MAX];
-    uint64_t known[RG_ORDER_MAX]; /* bytes per second, before */
+    uint64_t ids[RG_ORDER_MAX], hosts[RG_ORDER_MAX], base_gen; /* base_gen: all are here from there on */
+    uint64_t known[RG_ORDER_MAX];                              /* bytes per second, before */
     row_t row;
     uint8_t *out, *in; /* PIECE_MOST each; in: PIECES of them */
 } measuring_t;
@@ -45,6 +45,7 @@ static void look(measuring_t *m, const rg_roster_t *r) {
     const rg_core_view_t *v = rg_member_view(m->g->core);
     m->n = r->n;
     m->rank = r->rank;
+    m->base_gen = r->base_gen;
     for (uint32_t i = 0; i < r->n && r->n <= RG_ORDER_MAX; i++) {
         rg_tp_link_info_t info = { 0 };
         m->ids[i] = r->ids[i];
@@ -178,58 +179,62 @@ static int differ(uint32_t a, uint32_t b) {
     return (uint64_t)a * 5 > (uint64_t)b * 6 || (uint64_t)b * 5 > (uint64_t)a * 6;
 }
 
-/* Rows are by rank, and equal on all members. */
-static rg_status_t conclude(const measuring_t *m, const row_t *rows) {
+/* All memory is taken before anything is agreed: what all have heard, all can keep. */
+typedef struct conclusion {
+    row_t rows[RG_ORDER_MAX]; /* by rank; equal on all members */
+    uint32_t rate[RG_ORDER_MAX * RG_ORDER_MAX], late[RG_ORDER_MAX * RG_ORDER_MAX];
+    rg_order_t *order;
+} conclusion_t;
+
+static void conclude(const measuring_t *m, conclusion_t *c) {
     uint32_t n = m->n, changed = 0, least = UINT32_MAX, most = 0;
-    uint32_t *rate = malloc(2 * (size_t)n * n * sizeof *rate), *late = rate + (size_t)n * n;
-    rg_order_t now, *o = rate ? calloc(1, sizeof *o) : NULL;
-    if (!o) {
-        free(rate);
-        return rg_refuse(m->g, RG_ERR_NOMEM, "rg_group_measure: no memory");
-    }
+    rg_order_t now, *o = c->order;
     for (uint32_t a = 0; a < n; a++)
         for (uint32_t b = 0; b < n; b++) {
-            rate[a * n + b] = coarse(rows[b].from[a].rate);
-            late[a * n + b] = rows[b].from[a].latency_us;
+            c->rate[a * n + b] = coarse(c->rows[b].from[a].rate);
+            c->late[a * n + b] = c->rows[b].from[a].latency_us;
         }
-    const rg_links_t links = { n, rate, late };
-    o->n = n;
+    const rg_links_t links = { n, c->rate, c->late };
     rg_lock(m->g);
-    rg_order_in_force(m->g, m->ids, n, &now);
+    rg_order_in_force(m->g, m->ids, n, m->base_gen, &now);
     rg_unlock(m->g);
     rg_order_ring(&links, o->ring);
-    rg_ring_t is = rg_order_judge(&links, now.ring), then = rg_order_judge(&links, o->ring);
-    if (rg_order_pays(is, then)) changed = 1;
+    if (rg_order_pays(rg_order_judge(&links, now.ring), rg_order_judge(&links, o->ring))) changed = 1;
     else memcpy(o->ring, now.ring, sizeof o->ring);
+    o->n = n;
     for (uint32_t i = 0; i < n; i++) {
         o->ids[i] = m->ids[i];
-        o->rate[i] = rate_of(rows, n, i);
+        o->rate[i] = rate_of(c->rows, n, i);
         changed |= (uint32_t)differ(o->rate[i], now.rate[i]);
         if (o->rate[i] < least) least = o->rate[i];
         if (o->rate[i] > most) most = o->rate[i];
     }
     o->uneven = (uint64_t)least * 4 < (uint64_t)most * 3;
-    free(rate);
-    changed = changed && least; /* within a host there is nothing to choose */
+    if (!changed || !least) return; /* 0: within a host there is nothing to choose */
     rg_lock(m->g);
-    if (changed) rg_order_install(m->g, o);
+    rg_order_install(m->g, o);
     rg_unlock(m->g);
-    if (!changed) free(o);
-    return RG_OK;
+    c->order = NULL;
 }
 
-static rg_status_t tell(measuring_t *m) {
-    rg_call_t c = { .kind = RG_KIND_ALL_GATHER, .in = &m->row, .count = sizeof m->row, .dtype = RG_U8, .salt = SALT };
-    row_t *rows = calloc(m->n, sizeof *rows);
-    if (!rows) return rg_refuse(m->g, RG_ERR_NOMEM, "rg_group_measure: no memory");
-    c.out = rows;
-    rg_status_t st = rg_call_run(m->g, &c, NULL, NULL);
+static rg_status_t tell(measuring_t *m, conclusion_t *c) {
+    const rg_call_t call = {
+        .kind = RG_KIND_ALL_GATHER, .in = &m->row, .out = c->rows, .count = sizeof m->row, .dtype = RG_U8, .salt = SALT
+    };
+    rg_status_t st = rg_call_run(m->g, &call, NULL, NULL);
     int same = 1;
     for (uint32_t i = 0; i < m->n && st == RG_OK; i++)
-        same &= rows[i].members == m->row.members && rows[i].id == m->ids[i];
-    if (st == RG_OK && same) st = conclude(m, rows);
-    free(rows);
+        same &= c->rows[i].members == m->row.members && c->rows[i].id == m->ids[i];
+    if (st == RG_OK && same) conclude(m, c);
     return st;
+}
+
+/* Round trips are known better after the messages than before. */
+static void look_again(measuring_t *m) {
+    measuring_t after = *m;
+    if (look_now(&after) != RG_OK || after.row.members != m->row.members) return;
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->row.from[i].rate != NEAR) m->row.from[i].latency_us = after.row.from[i].latency_us;
 }
 
 rg_status_t rg_group_measure(rg_group_t *g) {
@@ -243,17 +248,22 @@ rg_status_t rg_group_measure(rg_group_t *g) {
     st = rg_shape(g, &m.n, &m.rank, &epoch);
     if (st == RG_OK) st = look_now(&m);
     if (st != RG_OK || m.n < 2) return st;
+    conclusion_t *c = calloc(1, sizeof *c);
     m.out = calloc(1, PIECE_MOST);
     m.in = malloc((size_t)PIECES * PIECE_MOST);
-    st = m.out && m.in ? measure_all(&m) : rg_refuse(g, RG_ERR_NOMEM, "rg_group_measure: no memory");
+    if (c) c->order = calloc(1, sizeof *c->order);
+    if (c && c->order && m.out && m.in) {
+        /* Whatever became of the pairs, all have to meet: the others would wait. */
+        st = measure_all(&m);
+        look_again(&m);
+        rg_status_t told = tell(&m, c);
+        if (st == RG_OK) st = told;
+    } else {
+        st = rg_refuse(g, RG_ERR_NOMEM, "rg_group_measure: no memory");
+    }
+    if (c) free(c->order);
+    free(c);
     free(m.out);
     free(m.in);
-    if (st == RG_OK) {
-        measuring_t after = m; /* round trips are known better now */
-        if (look_now(&after) == RG_OK && after.row.members == m.row.members)
-            for (uint32_t i = 0; i < m.n; i++)
-                if (m.row.from[i].rate != NEAR) m.row.from[i].latency_us = after.row.from[i].latency_us;
-        st = tell(&m);
-    }
     return st;
 }

@@ -452,8 +452,9 @@ void rg_blocks_free(rg_group_t *g);
 rg_roster_t *rg_roster_for(rg_group_t *h, uint64_t gen); /* of a handle */
 rg_roster_t *rg_roster_of(rg_request_t *op);
 void rg_order_install(rg_group_t *g, rg_order_t *o); /* takes it; from the next operation on */
-/* What holds for the next operation among these members: natural order and rates of 0 where nothing does. */
-void rg_order_in_force(rg_group_t *g, const uint64_t *ids, uint32_t n, rg_order_t *out);
+/* What holds for the next operation among these members, who are all here from generation base_gen on: natural order
+ * and rates of 0 where nothing does. */
+void rg_order_in_force(const rg_group_t *g, const uint64_t *ids, uint32_t n, uint64_t base_gen, rg_order_t *out);
 void rg_roster_put(rg_roster_t *r);
 rg_status_t rg_roster_view_changed(rg_group_t *g);
 uint32_t rg_roster_past(const rg_group_t *h, uint64_t data_epoch, uint64_t gen, uint64_t *ids, uint32_t cap);

@@ -124,9 +124,8 @@ void rg_order_install(rg_group_t *g, rg_order_t *o) {
             (unsigned long long)o->ids[o->ring[2 % o->n]], o->uneven ? "; shares by rate" : "");
 }
 
-void rg_order_in_force(rg_group_t *g, const uint64_t *ids, uint32_t n, rg_order_t *out) {
-    rg_roster_t *r = rg_roster_for(g, g->gen);
-    const rg_order_t *o = r ? order_before(g, g->gen, g->next_seq, r->base_gen) : NULL;
+void rg_order_in_force(const rg_group_t *g, const uint64_t *ids, uint32_t n, uint64_t base_gen, rg_order_t *out) {
+    const rg_order_t *o = order_before(g, g->gen, g->next_seq, base_gen);
     uint32_t at = 0;
     memset(out, 0, sizeof *out);
     for (uint32_t k = 0; o && k < o->n; k++)
@@ -136,7 +135,6 @@ void rg_order_in_force(rg_group_t *g, const uint64_t *ids, uint32_t n, rg_order_
             out->rate[i] = o->rate[o->ring[k]];
         }
     for (uint32_t i = 0; at != n && i < n; i++) out->ring[i] = i;
-    rg_roster_put(r);
 }
 
 static rg_roster_t *roster_in_order(rg_group_t *g, const rg_order_t *o, rg_roster_t *plain) {
