@@ -261,6 +261,58 @@ static const rig_note_t *opens_an_office(int i) {
     return NULL;
 }
 
+/* An office of an older member that does not act answers member 1 whenever it comes there. How many it opens itself. */
+static uint32_t opened_beside_an_elder(uint64_t heartbeats) {
+    uint8_t buf[64];
+    uint32_t opened = 0, at = r.notes[1];
+    for (uint64_t end = r.now + heartbeats * RIG_HEARTBEAT; r.now < end;) {
+        r.now += RIG_HEARTBEAT / 16;
+        rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_TICK });
+        for (; at < r.notes[1]; at++) {
+            const rig_note_t *n = &r.note[1][at];
+            opened += n->type == RG_MACT_OFFICE_OPEN;
+            if (n->type != RG_MACT_CONTROL) continue;
+            int elder = n->peer == rg_member_id(r.m[0]);
+            rig_member(&r, 1, (rg_member_event_t){ .type = elder ? RG_MEV_CONTROL_UP : RG_MEV_CONTROL_DOWN });
+            if (!elder) continue;
+            rg_w_t w = { buf, 0, sizeof buf, 0 };
+            rg_w_header(&w, RG_MSG_PROBE);
+            rg_w_u64(&w, 1);
+            say(1, &w);
+        }
+    }
+    return opened;
+}
+
+Test(succession, an_older_member_has_an_office_that_does_not_act__none_is_opened_beside_it) {
+    group(3, 1);
+    office_dies(3);
+    cr_assert(opened_beside_an_elder(7) == 0);
+    cr_assert(told_any(&r, 1, RG_MACT_EXPELLED) == NULL);
+    rig_end(&r);
+}
+
+/* The network falls apart: both ends have a broken link, but only one of them is on the side of the office. */
+Test(succession, a_link_to_a_member_that_is_not_heard_breaks__it_goes_and_not_who_says_so) {
+    group(4, 0);
+    rg_member_t *cut = r.m[0];
+    uint64_t id = rg_member_id(cut);
+    r.m[0] = NULL;
+    r.conn[0] = 0;
+    rig_pass(&r, RIG_HEARTBEAT / 4);
+    for (int i = 2; i < 4; i++) /* of two with as many broken links the younger one would go */
+        rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_LINK_DOWN, .peer = id, .text = "reset" });
+    rig_pass(&r, RIG_HEARTBEAT / 2);
+    cr_assert(r.coord->n == 4);
+    rig_pass(&r, RIG_HEARTBEAT);
+    for (int i = 1; i < 4; i++) {
+        cr_assert(told_any(&r, i, RG_MACT_EXPELLED) == NULL, "member %d", i);
+        cr_assert(rg_member_view(r.m[i])->n == 3 && !rg_member_takes_part(r.m[i], id, 0));
+    }
+    free(cut);
+    rig_end(&r);
+}
+
 Test(succession, a_coordinator_that_returns_and_does_not_act__is_counted_until_one_acts) {
     group(3, 1);
     office_dies(3);
