@@ -214,6 +214,7 @@ void rg_writer_window(rg_writer_t *w, uint64_t first, uint32_t len, const rg_win
     rg_window_t whole;
     float v[RG_WINDOW];
     uint32_t many = 0;
+    if (w->elements != NULL) w->elements[first / RG_WINDOW] = rg_window_values(0, len, win);
     if (s->index == RG_INDEX_DENSE) {
         for (uint32_t i = 0; i < len; i++) v[i] = win->has[i / 64] >> i % 64 & 1 ? win->v[i] : 0.0f;
         many = len;

@@ -48,6 +48,8 @@ typedef struct rg_writer {
     rg_sparse_t *s;
     const rg_casts_t *casts;
     uint64_t have;
+    uint32_t
+        *elements; /* of each window of the vector, where it is not NULL; windows begin at multiples of RG_WINDOW */
 } rg_writer_t;
 void rg_writer_begin(rg_writer_t *w, rg_sparse_t *s, const rg_casts_t *casts);
 void rg_writer_window(rg_writer_t *w, uint64_t first, uint32_t len, const rg_window_t *win);

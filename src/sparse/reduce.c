@@ -63,19 +63,53 @@ void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z) {
     if (z == NULL) return;
     rg_room_t *rooms[] = { &z->places,   &z->small,    &z->out,     &z->in,       &z->part_at,
                            &z->part_val, &z->part_who, &z->some_at, &z->some_val, &z->pick_at,
-                           &z->pick_val, &z->pick_who, &z->mag };
+                           &z->pick_val, &z->pick_who, &z->mag,     &z->cuts,     &z->elements };
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) free(rooms[i]->p);
     free(z);
 }
 
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
-/* Parts begin at whole blocks and whole words of bitmaps; those of long vectors at whole windows. */
+/* Whether the vector is so long that parts begin at whole windows. */
+static int is_long(const job_t *j) { return j->in->n / j->f.n >= 64 * RG_WINDOW; }
+
+static int has_cuts(const job_t *j) { return is_long(j) && j->z->cuts_len == j->in->n && j->z->cuts_n == j->f.n; }
+
+/* Parts begin at whole blocks and whole words of bitmaps; those of long vectors at whole windows, and where the last
+ * result says. */
 static uint64_t part_at(const job_t *j, uint32_t r) {
-    uint64_t unit = j->in->n / j->f.n >= 64 * RG_WINDOW ? RG_WINDOW : j->block > 64 ? j->block : 64;
+    if (has_cuts(j)) return r < j->f.n ? ((const uint64_t *)j->z->cuts.p)[r] : j->in->n;
+    uint64_t unit = is_long(j) ? RG_WINDOW : j->block > 64 ? j->block : 64;
     uint64_t units = j->in->n / unit + (j->in->n % unit != 0), each = units / j->f.n, more = units % j->f.n;
     uint64_t at = (each * r + (r < more ? r : more)) * unit;
     return at < j->in->n ? at : j->in->n;
+}
+
+/* Where parts begin next time: so that each takes about as many bytes, if elements lie as they do now. The result is
+ * the same everywhere, so these are too. */
+static void make_cuts(job_t *j) {
+    rg_sparse_reducer_t *z = j->z;
+    uint64_t windows = (j->in->n + RG_WINDOW - 1) / RG_WINDOW, all = 0, sum = 0;
+    const uint32_t *elements = (const uint32_t *)z->elements.p;
+    uint64_t *cuts = (uint64_t *)z->cuts.p, dense = (uint64_t)RG_WINDOW * j->casts.width;
+    uint32_t r = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint64_t w = 0; w < windows; w++) {
+            uint64_t bytes = (uint64_t)elements[w] * (j->casts.width + 1) + 1;
+            bytes = bytes < dense ? bytes : dense;
+            if (pass == 0) all += bytes;
+            for (; pass == 1 && r < j->f.n && sum >= all / j->f.n * r; r++) cuts[r] = w * RG_WINDOW;
+            if (pass == 1) sum += bytes;
+        }
+    for (; r < j->f.n; r++) cuts[r] = j->in->n;
+    z->cuts_len = j->in->n;
+    z->cuts_n = j->f.n;
+}
+
+static uint32_t cuts_hash(const job_t *j) {
+    uint64_t h = 1;
+    for (uint32_t r = 0; has_cuts(j) && r < j->f.n; r++) h = rg_frame_mix(h, part_at(j, r));
+    return (uint32_t)(h >> 7);
 }
 
 /* The first of this member's elements that is not before `from`. */
@@ -121,7 +155,11 @@ static int small_memory(job_t *j) {
     uint64_t n = j->f.n, all = n * (2 * sizeof(head_t) + 2 * sizeof(told_t) + 5 * sizeof(uint64_t) +
                                     sizeof(rg_slice_t) + sizeof(rg_cursor_t)) +
                                16 * 16;
+    uint64_t windows = (j->in->n + RG_WINDOW - 1) / RG_WINDOW;
     if (!rg_room_for(&j->z->small, all)) return 0;
+    /* What grows loses its content, and the others may still have theirs: the heads tell. */
+    if (j->z->cuts.cap < n * 8) j->z->cuts_len = 0;
+    if (is_long(j) && (!rg_room_for(&j->z->cuts, n * 8) || !rg_room_for(&j->z->elements, windows * 4))) return 0;
     uint8_t *p = j->z->small.p;
     j->heads_out = cut(&p, n * sizeof(head_t)), j->heads_in = cut(&p, n * sizeof(head_t));
     j->told_out = cut(&p, n * sizeof(told_t)), j->told_in = cut(&p, n * sizeof(told_t));
@@ -187,7 +225,8 @@ static rg_status_t travel(job_t *j, int back) {
 static uint64_t call_of(const job_t *j) {
     uint64_t h = rg_frame_mix(rg_frame_mix(0x73706172u, j->in->n), (uint64_t)j->in->dtype << 32 | j->how.op);
     h = rg_frame_mix(h, (uint64_t)j->how.result << 32 | j->how.algorithm);
-    return rg_frame_mix(rg_frame_mix(h, j->how.result == RG_SPARSE_TOPK ? j->how.topk : 0), j->block);
+    h = rg_frame_mix(rg_frame_mix(h, j->how.result == RG_SPARSE_TOPK ? j->how.topk : 0), j->block);
+    return h << 32 | cuts_hash(j);
 }
 
 /* ---- There ------------------------------------------------------------------------------------------------------- */
@@ -207,16 +246,18 @@ static rg_status_t say_heads(job_t *j) {
     return exchange(j, j->heads_out, j->heads_in, sizeof(head_t));
 }
 
-/* What the heads say; all members come to the same. */
+/* What the heads say; all members come to the same. AGAIN: parts begin elsewhere for others, as somebody is new. */
 static rg_status_t judge_heads(job_t *j) {
     rg_status_t st = RG_OK;
+    uint64_t cuts = 0;
     j->least_room = UINT64_MAX;
     for (uint32_t r = 0; r < j->f.n; r++) {
         const head_t *h = &j->heads_in[r];
         rg_flaw_t flaw = (rg_flaw_t)(h->count_flaw >> TOP_SHIFT);
         if (h->epoch != j->f.epoch) return RG_ERR_PEER_LOST;
+        cuts |= h->call ^ j->heads_out[j->f.rank].call;
         j->least_room = h->room < j->least_room ? h->room : j->least_room;
-        if (h->call != j->heads_out[j->f.rank].call && st != RG_ERR_MISMATCH)
+        if (h->call >> 32 != j->heads_out[j->f.rank].call >> 32 && st != RG_ERR_MISMATCH)
             st = rg_refuse(j->f.g, RG_ERR_MISMATCH,
                            "%s: rank %u calls it with another length, type, block, operator, result or algorithm than "
                            "rank %u",
@@ -229,6 +270,7 @@ static rg_status_t judge_heads(job_t *j) {
                            "%s: rank %u has %s", j->f.name, r, rg_flaw_text(flaw));
         if (flaw == RG_FLAW_ROOM) j->total = j->in->n;
     }
+    if (st == RG_OK && (uint32_t)cuts != 0 && !j->gather) return RG_AGAIN;
     uint64_t len = own_part(j, j->f.rank).len;
     for (uint32_t r = 0; st == RG_OK && r < j->f.n; r++)
         if (!can_be(j, j->heads_in[r].kind_bytes, j->heads_in[r].count_flaw & TOP_MASK, len))
@@ -486,9 +528,11 @@ static void write_result(job_t *j, const rg_merged_t *m) {
     rg_writer_t w;
     if (goes_dense(j)) j->to->index = RG_INDEX_DENSE;
     rg_writer_begin(&w, j->to, &j->casts);
+    if (is_long(j)) w.elements = (uint32_t *)j->z->elements.p;
     if (m != NULL) merged_to(j, m, 0, j->in->n, &w);
     else parts_to(j, &w);
     rg_writer_end(&w);
+    if (is_long(j) && !j->gather) make_cuts(j);
 }
 
 /* Everybody has everybody's list. */
@@ -509,6 +553,12 @@ static rg_status_t attempt(job_t *j) {
     rg_flaw_t arrived = RG_FLAW_NONE;
     st = say_heads(j);
     if (st == RG_OK) st = judge_heads(j);
+    if (st == RG_AGAIN) { /* equal parts, which all can tell */
+        j->z->cuts_len = 0;
+        st = say_heads(j);
+        if (st == RG_OK) st = judge_heads(j);
+    }
+    if (st == RG_AGAIN) st = RG_ERR_PROTOCOL;
     if (st == RG_OK) st = there(j, &arrived);
     if (st == RG_OK && j->gather) return gathered(j, arrived);
     if (st == RG_OK && j->how.result == RG_SPARSE_TOPK && j->how.topk >= TOPK_ASKS) st = narrow(j);

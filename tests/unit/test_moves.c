@@ -67,7 +67,7 @@ Test(moves, plan__random_placements_and_hosts__every_copy_once_and_one_to_a_host
     static paper_t p;
     uint64_t seed = rig_seed(21);
     uint32_t scratch[RIG_MAX * 16];
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 3000 / RIG_SLOW; round++) {
         uint32_t n = 1 + (uint32_t)(rig_random(&seed) % (RIG_MAX * 4));
         make_world(&w, n, 1 + (uint32_t)(rig_random(&seed) % CHUNKS), round % 2 ? 5000 : 9000000, 1, rig_random(&seed));
         cr_assert_null(rg_placement_flaw(&w.p, n));
@@ -121,7 +121,7 @@ static int right(const held_t *h, const world_t *w, uint32_t c) {
 static int gathers(rig_member_t *m, void *arg) {
     uint32_t n = m->rig->n;
     (void)arg;
-    for (uint64_t round = 0; round < 12; round++) {
+    for (uint64_t round = 0; round < 12; round += 1 + RIG_SLOW / 4) {
         world_t w;
         held_t h = { { 0 } };
         rg_moves_t *z = NULL;
