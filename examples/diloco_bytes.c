@@ -238,37 +238,41 @@ static void train_end(train_t *t) {
 }
 
 static void help(FILE *f) {
-    fprintf(f, "Usage: diloco_bytes [OPTION]... [FILE or FOLDER]...\n"
-               "Trains a small byte-level language model by members that average once in many steps.\n"
-               "The coordinator is found by RG_COORDINATOR, which `regroup run` sets:\n"
-               "    build/regroup run -n 4 --kill 2@5s --join 10s -- build/diloco_bytes --variant streaming\n"
-               "Without a FILE it reads the *.c, *.h and *.md files below the current folder.\n\n"
-               "  --variant NAME  parallel (an all-reduce at every step), plain, streaming, eager, delayed, co2,\n"
-               "                  decoupled, fedavg, sparse (plain); the options below change its defaults\n"
-               "  --every N       steps between two rounds of a fragment\n"
-               "  --fragments N   fragments that are sent by turns\n"
-               "  --overlap N     steps from sending a fragment to merging it\n"
-               "  --wire NAME     what travels: f32, bf16, int8, int4, ... (docs/quantised.md)\n"
-               "  --topk N        only N of 4096 elements travel; 0: all\n"
-               "  --feedback X    of what quantising left out that is said later, 0 to 1\n"
-               "  --lr X          learning rate of the outer optimiser\n"
-               "  --momentum X    its momentum\n"
-               "  --blend X       of a member's own parameters that stays at a merge, 0 to 1\n"
-               "  --steps N       steps of each member (2000)\n"
-               "  --batch N       samples of each member and step (32)\n"
-               "  --hidden N      width of the hidden layer (128)\n"
-               "  --rate X        learning rate of Adam (0.002)\n"
-               "  --shards N      parts of the text; member r trains on part r modulo N (4)\n"
-               "  --slow-ms N     pause in each step, to play a slow machine (0)\n"
-               "  --report N      measure and print each Nth step (100)\n"
-               "  --eval N        samples of a measurement; eight times as many at the end (1024)\n"
-               "  --csv FILE      append variant, step, held-out loss, loss, bytes sent, seconds, members\n"
-               "  --seed N        of the initial weights and of the order of samples (1)\n"
-               "  --max-text N    bytes of text to read at most (16777216)\n"
-               "  --rejoins N     times to join again after being expelled (3)\n"
-               "  --help          this text\n\n"
-               "All members must be started with the same options, but for --slow-ms and --csv. Exit code: 0 when all\n"
-               "members ended with equal parameters, 1 when they did not or the run failed, 2 for a wrong option.\n");
+    fprintf(
+        f,
+        "Usage: diloco_bytes [OPTION]... [FILE or FOLDER]...\n"
+        "Trains a small byte-level language model by members that average once in many steps.\n"
+        "The coordinator is found by RG_COORDINATOR, which `regroup run` sets:\n"
+        "    build/regroup run -n 4 --kill 2@5s --join 10s -- build/diloco_bytes --variant streaming\n"
+        "Without a FILE it reads the *.c, *.h and *.md files below the current folder.\n\n"
+        "  --variant NAME  parallel (an all-reduce at every step), plain, streaming, eager, delayed, co2,\n"
+        "                  decoupled, fedavg, sparse (plain); the options below change its defaults\n"
+        "  --every N       steps between two rounds of a fragment\n"
+        "  --fragments N   fragments that are sent by turns\n"
+        "  --overlap N     steps from sending a fragment to merging it\n"
+        "  --wire NAME     what travels: f32, bf16, int8, int4, ... (docs/quantised.md)\n"
+        "  --topk N        only N of 4096 elements travel; 0: all\n"
+        "  --feedback X    of what quantising left out that is said later, 0 to 1\n"
+        "  --quorum N      a round is over when N members have come and the others had their grace; needs --wire f32\n"
+        "  --grace-ms N    that grace (0)\n"
+        "  --lr X          learning rate of the outer optimiser\n"
+        "  --momentum X    its momentum\n"
+        "  --blend X       of a member's own parameters that stays at a merge, 0 to 1\n"
+        "  --steps N       steps of each member (2000)\n"
+        "  --batch N       samples of each member and step (32)\n"
+        "  --hidden N      width of the hidden layer (128)\n"
+        "  --rate X        learning rate of Adam (0.002)\n"
+        "  --shards N      parts of the text; member r trains on part r modulo N (4)\n"
+        "  --slow-ms N     pause in each step, to play a slow machine (0)\n"
+        "  --report N      measure and print each Nth step (100)\n"
+        "  --eval N        samples of a measurement; eight times as many at the end (1024)\n"
+        "  --csv FILE      append variant, step, held-out loss, loss, bytes sent, seconds, members\n"
+        "  --seed N        of the initial weights and of the order of samples (1)\n"
+        "  --max-text N    bytes of text to read at most (16777216)\n"
+        "  --rejoins N     times to join again after being expelled (3)\n"
+        "  --help          this text\n\n"
+        "All members must be started with the same options, but for --slow-ms and --csv. Exit code: 0 when all\n"
+        "members ended with equal parameters, 1 when they did not or the run failed, 2 for a wrong option.\n");
 }
 
 static int real(const char *name, const char *text, float *out) {
@@ -308,6 +312,8 @@ static int take(int c, const char *text, options_t *o) {
                   { 'P', "fragments", 1, 4096, offsetof(options_t, outer.fragments), 0 },
                   { 'o', "overlap", 0, 1u << 30, offsetof(options_t, outer.overlap), 0 },
                   { 'k', "topk", 0, 4096, offsetof(options_t, outer.topk), 0 },
+                  { 'q', "quorum", 0, 1024, offsetof(options_t, outer.quorum), 0 },
+                  { 'g', "grace-ms", 0, 3600000, offsetof(options_t, outer.grace_ms), 0 },
                   { 's', "steps", 1, 1u << 30, offsetof(options_t, steps), 0 },
                   { 'b', "batch", 1, 1u << 20, offsetof(options_t, batch), 0 },
                   { 'd', "hidden", 1, 1u << 16, offsetof(options_t, hidden), 0 },
@@ -341,14 +347,19 @@ static int take(int c, const char *text, options_t *o) {
 
 /* The variant comes first, wherever it stands: it sets the defaults of the rest. 0: go on; 1: help; 2: wrong. */
 static int parse(int argc, char **argv, options_t *o) {
-    static const struct option longs[] = {
-        { "variant", 1, 0, 'V' },  { "every", 1, 0, 'H' },   { "fragments", 1, 0, 'P' }, { "overlap", 1, 0, 'o' },
-        { "wire", 1, 0, 'w' },     { "topk", 1, 0, 'k' },    { "feedback", 1, 0, 'f' },  { "lr", 1, 0, 'l' },
-        { "momentum", 1, 0, 'u' }, { "blend", 1, 0, 'a' },   { "steps", 1, 0, 's' },     { "batch", 1, 0, 'b' },
-        { "hidden", 1, 0, 'd' },   { "rate", 1, 0, 'r' },    { "shards", 1, 0, 'p' },    { "slow-ms", 1, 0, 'z' },
-        { "report", 1, 0, 'e' },   { "eval", 1, 0, 'E' },    { "csv", 1, 0, 'c' },       { "seed", 1, 0, 'S' },
-        { "max-text", 1, 0, 'm' }, { "rejoins", 1, 0, 'j' }, { "help", 0, 0, 'h' },      { 0, 0, 0, 0 }
-    };
+    static const struct option longs[] = { { "variant", 1, 0, 'V' },   { "every", 1, 0, 'H' },
+                                           { "fragments", 1, 0, 'P' }, { "overlap", 1, 0, 'o' },
+                                           { "wire", 1, 0, 'w' },      { "quorum", 1, 0, 'q' },
+                                           { "grace-ms", 1, 0, 'g' },  { "topk", 1, 0, 'k' },
+                                           { "feedback", 1, 0, 'f' },  { "lr", 1, 0, 'l' },
+                                           { "momentum", 1, 0, 'u' },  { "blend", 1, 0, 'a' },
+                                           { "steps", 1, 0, 's' },     { "batch", 1, 0, 'b' },
+                                           { "hidden", 1, 0, 'd' },    { "rate", 1, 0, 'r' },
+                                           { "shards", 1, 0, 'p' },    { "slow-ms", 1, 0, 'z' },
+                                           { "report", 1, 0, 'e' },    { "eval", 1, 0, 'E' },
+                                           { "csv", 1, 0, 'c' },       { "seed", 1, 0, 'S' },
+                                           { "max-text", 1, 0, 'm' },  { "rejoins", 1, 0, 'j' },
+                                           { "help", 0, 0, 'h' },      { 0, 0, 0, 0 } };
     for (int pass = 0; pass < 2; pass++) {
         int c, index = 0;
         opterr = pass;

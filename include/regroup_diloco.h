@@ -20,6 +20,7 @@
 #ifndef REGROUP_DILOCO_H
 #define REGROUP_DILOCO_H
 
+#include "regroup_quorum.h"
 #include "regroup_sparse.h"
 
 #ifdef __cplusplus
@@ -74,9 +75,13 @@ typedef struct rg_diloco_config {
     float feedback; /* of what quantising left unsaid that is added to the next share: 0 (nothing is kept) to 1 */
     rg_diloco_weight_t weight;
     rg_diloco_merge_t merge;
-    rg_wire_t wire;      /* what travels; 0: f32 */
-    uint32_t topk;       /* only so many of 4096 elements travel, in two bits each, whatever `wire` says; 0: all */
-    uint32_t flags;      /* 0 */
+    rg_wire_t wire;  /* what travels; 0: f32 */
+    uint32_t topk;   /* only so many of 4096 elements travel, in two bits each, whatever `wire` says; 0: all */
+    uint32_t flags;  /* 0 */
+    uint32_t quorum; /* a round is over when so many members have given their share and the others have had grace_ms
+                        (regroup_quorum.h); 0: all are waited for. With f32 only (wire 0, topk 0), and not for
+                        EAGER, DELAYED and CO2. docs/diloco.md */
+    uint32_t grace_ms;
     uint32_t tag;        /* of the layer's operations */
     uint32_t timeout_ms; /* of a round; 0: the group's op_timeout_ms */
     rg_switch_t serve;   /* newcomers may fetch the anchor from this member before they enter (rg_diloco_join); on.

@@ -100,6 +100,7 @@ for name in $only; do
     diloco) run diloco "$steps" 50 --variant plain --every 100 ;;
     streaming-int8) run streaming-int8 "$steps" 50 --variant streaming --every 100 --fragments 2 --overlap 45 --wire int8 --feedback 1 ;;
     sparse) run sparse "$steps" 50 --variant sparse --every 100 ;;
+    decoupled) run decoupled "$steps" 50 --variant decoupled --every 100 --fragments 2 --overlap 45 --wire f32 --quorum 2 --grace-ms 20 ;;
     *) run "$name" "$steps" 50 --variant "$name" ;;
     esac
 done

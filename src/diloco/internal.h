@@ -17,6 +17,9 @@ typedef struct rg_dl_round {
     rg_quantiser_t *z;      /* NULL: f32 travels, or */
     rg_topk_reducer_t *top; /* of which the largest */
     uint32_t tag, timeout_ms;
+    rg_quorum_t *q; /* not NULL: decided by a quorum; count elements, and one for the length */
+    uint64_t q_count;
+    int again; /* the share was given before: what came of it */
     int merge;
     int finite, taken; /* taken: late, and no longer in the program's parameters */
     uint64_t hash;     /* of what has to be alike on all members */
@@ -27,6 +30,8 @@ typedef struct rg_dl_round {
     float *kept;         /* what error feedback kept before this round, to go back to */
     uint64_t n;
     /* out */
+    int included;    /* this member's share is in it */
+    uint64_t newest; /* round that is known to be decided */
     rg_status_t st;
     uint32_t contributors, retries;
     uint64_t all_tokens, took_ns;
@@ -36,6 +41,10 @@ typedef struct rg_dl_round {
 
 /* Blocks until it has ended, on all members alike. */
 void rg_dl_round(rg_dl_round_t *r);
+
+/* quorum.c: the same by a quorum, where members go through rounds at their own pace. give: 0: takes the result alone.
+ */
+void rg_dl_quorum_round(rg_dl_round_t *r, int give);
 
 typedef struct rg_dl_tensor {
     char *name;
@@ -87,8 +96,13 @@ struct rg_diloco {
     int serving;
     int fetched;   /* what the state holds came from others, and the parameters did not */
     uint64_t step; /* place in the schedule */
+    rg_quorum_t *q;
+    uint64_t q_next; /* the next round, from 1: round r is of fragment (r - 1) % n */
+    int q_open;      /* it was given a share, and is not decided */
     /* What is in flight */
-    int64_t flying; /* fragment, or -1 */
+    int64_t flying;  /* fragment, or -1 */
+    int64_t open;    /* of the round that q_open is about */
+    uint32_t moving; /* fragment that is taken in */
     uint64_t sent_at;
     rg_dl_round_t round;
     pthread_mutex_t lock;
@@ -110,6 +124,10 @@ static inline rg_dl_meta_t *rg_dl_meta(const rg_diloco_t *d, uint32_t p) {
     return (rg_dl_meta_t *)(void *)(d->shared + 1) + p;
 }
 
+/* quorum.c: the reduction, for a member that has taken in what its step says; the round that is taken in now. */
+rg_status_t rg_dl_quorum_begin(rg_diloco_t *d, rg_error_t *err);
+void rg_dl_quorum_passed(rg_diloco_t *d);
+
 /* setup.c: packs, and takes all memory there will be need of. What was filled in stays when it is called again. */
 rg_status_t rg_dl_prepare(rg_diloco_t *d, rg_error_t *err);
 rg_status_t rg_dl_not_mine(const rg_diloco_t *d, const char *call, rg_error_t *err); /* INVALID for NULL */
@@ -121,10 +139,11 @@ void rg_dl_launch(rg_diloco_t *d, int here);
 void rg_dl_land(rg_diloco_t *d);
 
 /* step.c: begins a round of fragment p, whose D is in d->d. HERE: and waits for it. EMPTY: this member takes part, and
- * counts nothing. take_in: waits for what is in flight and merges it. adopt: alpha of the program's parameters stays,
- * the rest becomes the anchor's. forget: all of them do, and nothing is left to be said. settle: the shared state is
- * whole, and of this step. */
-enum { RG_DL_HERE = 1, RG_DL_EMPTY = 2 };
+ * counts nothing. ALL: by all members, also where quorums decide. take_in: waits for what is in flight and merges it.
+ * adopt: alpha of the program's parameters stays, the rest becomes the anchor's. forget: all of them do, and nothing is
+ * left to be said. settle: the shared state is whole, and of this step. */
+enum { RG_DL_HERE = 1, RG_DL_EMPTY = 2, RG_DL_ALL = 4 };
+void rg_dl_send_again(rg_diloco_t *d, int how);
 void rg_dl_send(rg_diloco_t *d, uint32_t p, int finite, int how);
 void rg_dl_take_in(rg_diloco_t *d, rg_diloco_result_t *res);
 void rg_dl_adopt(rg_diloco_t *d, uint32_t p, float alpha);

@@ -117,6 +117,10 @@ rg_status_t rg_dl_config(const rg_diloco_config_t *in, rg_diloco_config_t *c, rg
     else if ((unsigned)c->merge > RG_DILOCO_RDA) wrong = "merge is none of rg_diloco_merge_t";
     else if (c->wire != 0 && rg_wire_name(c->wire) == NULL) wrong = "wire is none of rg_wire_t, nor 0 for f32";
     else if (c->topk > 4096) wrong = "topk: at most 4096 of 4096";
+    else if (c->quorum != 0 && (late || c->wire != 0 || c->topk != 0))
+        wrong = "quorum is for f32 (wire 0, topk 0), and not for eager, delayed and co2";
+    else if (c->grace_ms != 0 && c->quorum == 0) wrong = "grace_ms is for a quorum";
+    else if (c->grace_ms > 3600000) wrong = "grace_ms: at most an hour";
     else if (c->flags != 0) wrong = "flags: 0";
     else if ((unsigned)c->serve > RG_OFF) wrong = "serve is none of rg_switch_t";
     return wrong ? rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_create: %s", wrong) : RG_OK;

@@ -125,9 +125,14 @@ static rg_status_t attempt(rg_dl_round_t *r, int merge, double length, uint64_t 
 }
 
 void rg_dl_round(rg_dl_round_t *r) {
+    if (r->q) {
+        rg_dl_quorum_round(r, 1);
+        return;
+    }
     uint64_t begin = rg_os_now_ns(), deadline = begin + (uint64_t)r->timeout_ms * 1000000;
     double length = r->merge == RG_DILOCO_RDA ? rg_outer_length(r->d, r->n) : 0;
     r->retries = 0;
+    r->included = 1;
     r->text[0] = 0;
     if (!r->finite) length = 0;
     while (attempt(r, r->merge, length, deadline) == RG_ERR_PEER_LOST) {

@@ -151,8 +151,8 @@ static int floats(float **p, uint64_t n) {
 
 static int memory(rg_diloco_t *d) {
     uint64_t n = d->elements, most = d->most;
-    int ok = floats(&d->anchor, n) && floats(&d->buf, n) && floats(&d->d, most) && floats(&d->avg, most) &&
-             floats(&d->scaled, most) && floats(&d->theta_next, most) && floats(&d->buf_next, most);
+    int ok = floats(&d->anchor, n) && floats(&d->buf, n) && floats(&d->d, most) && floats(&d->avg, most + 1) &&
+             floats(&d->scaled, most + 1) && floats(&d->theta_next, most) && floats(&d->buf_next, most);
     if (ok && d->c.momentum_every > 1) ok = floats(&d->acc, n) && floats(&d->acc_next, most);
     if (ok && d->late) ok = floats(&d->carry, n) && floats(&d->d2, most);
     if (ok && d->eager)

@@ -80,6 +80,8 @@ void rg_diloco_stop(rg_diloco_t *d) {
         rg_diloco_result_t last = RG_DILOCO_RESULT_INIT;
         rg_dl_take_in(d, &last);
     }
+    rg_quorum_destroy(d->q);
+    d->q = NULL;
     rg_state_serve_end(d->state);
     for (uint32_t p = 0; p < d->n; p++) drop_codec(d, &d->fragment[p]);
     d->g = NULL;
@@ -113,6 +115,11 @@ rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) 
     if (st != RG_OK) {
         d->g = NULL;
         return rg_fail(err, st, 0, "rg_diloco_start: %s", text);
+    }
+    st = rg_dl_quorum_begin(d, err);
+    if (st != RG_OK) {
+        d->g = NULL;
+        return st;
     }
     if (d->c.serve != RG_OFF && had != group) {
         rg_state_serve_end(d->state);

@@ -36,10 +36,10 @@ uint64_t rg_dl_hash(const rg_diloco_t *d, uint32_t p) {
 static uint64_t round_hash(const rg_diloco_t *d, uint32_t p) {
     const rg_dl_fragment_t *f = &d->fragment[p];
     const rg_diloco_config_t *c = &d->c;
-    uint64_t h[4] = { rg_dl_hash(d, p), p, f->count, d->step };
+    uint64_t h[4] = { rg_dl_hash(d, p), p, f->count, d->q ? d->q_next : d->step };
     float numbers[] = { c->lr, c->momentum, c->blend, c->clip };
-    uint32_t words[] = { c->variant, c->every, d->n,    c->overlap,        c->momentum_every,
-                         c->weight,  c->wire,  c->topk, (uint32_t)f->merge };
+    uint32_t words[] = { c->variant, c->every,           d->n,      c->overlap, c->momentum_every, c->weight, c->wire,
+                         c->topk,    (uint32_t)f->merge, c->quorum, c->grace_ms };
     uint64_t config = XXH3_64bits_withSeed(numbers, sizeof numbers, XXH3_64bits(words, sizeof words));
     return XXH3_64bits_withSeed(h, sizeof h, config);
 }
@@ -72,6 +72,8 @@ void rg_dl_send(rg_diloco_t *d, uint32_t p, int finite, int how) {
     d->round = (rg_dl_round_t){ .g = d->g,
                                 .z = f->z,
                                 .top = f->top,
+                                .q = how & RG_DL_ALL ? NULL : d->q,
+                                .q_count = d->most + 1,
                                 .tag = d->c.tag,
                                 .timeout_ms = d->c.timeout_ms,
                                 .merge = f->merge,
@@ -88,6 +90,14 @@ void rg_dl_send(rg_diloco_t *d, uint32_t p, int finite, int how) {
                                 .n = f->count };
     d->flying = p;
     d->sent_at = d->step;
+    rg_dl_launch(d, (how & RG_DL_HERE) != 0);
+}
+
+/* What was given to a round that is not decided yet is asked for once more. */
+void rg_dl_send_again(rg_diloco_t *d, int how) {
+    d->flying = d->open;
+    d->sent_at = d->step;
+    d->round.again = 1;
     rg_dl_launch(d, (how & RG_DL_HERE) != 0);
 }
 
@@ -120,8 +130,15 @@ static void touch(rg_diloco_t *d, const char *what, uint32_t p) {
     rg_state_touch(d->state, name, 0, d->fragment[p].count);
 }
 
+/* What this member has to say stays in its parameters while the anchor moves. */
+static void move_along(rg_diloco_t *d, uint64_t at, float *local, uint64_t n, void *arg) {
+    (void)arg;
+    const float *next = d->theta_next + (at - d->fragment[d->moving].at), *now = d->anchor + at;
+    for (uint64_t i = 0; i < n; i++) local[i] += next[i] - now[i];
+}
+
 /* Everything is computed beside what is there; then all of it takes its place, or nothing does. */
-static int outer_step(rg_diloco_t *d, uint32_t p) {
+static int outer_step(rg_diloco_t *d, uint32_t p, int shift) {
     const rg_dl_fragment_t *f = &d->fragment[p];
     rg_dl_meta_t *m = rg_dl_meta(d, p), now = *m;
     float *acc = d->acc ? d->acc + f->at : NULL;
@@ -135,6 +152,7 @@ static int outer_step(rg_diloco_t *d, uint32_t p) {
         now.way = rg_outer_distance(d->theta_next, d->anchor + f->at, f->count);
         now.usual = m->version ? (m->usual + now.way) / 2 : now.way;
     }
+    if (shift) rg_dl_pieces(d, p, move_along, NULL);
     touch(d, "anchor", p);
     touch(d, "momentum", p);
     touch(d, "arrivals", p);
@@ -181,18 +199,30 @@ static void feedback_back(rg_diloco_t *d, uint32_t p) {
  * kept for the next one. */
 void rg_dl_take_in(rg_diloco_t *d, rg_diloco_result_t *res) {
     uint32_t p = (uint32_t)d->flying;
+    d->moving = p;
     rg_dl_fragment_t *f = &d->fragment[p];
     const rg_dl_round_t *r = &d->round;
     rg_dl_land(d);
     d->flying = -1;
     rg_status_t st = r->st;
     res->retries += r->retries;
+    if (r->q && st == RG_ERR_TIMEOUT) { /* it may still be decided */
+        d->q_open = 1;
+        d->open = p;
+        d->failed++;
+        note(res, st, "%s", r->text);
+        return;
+    }
     if (st != RG_OK) note(res, st, "%s", r->text);
-    else if (r->contributors && !outer_step(d, p)) {
+    else if (r->contributors && !outer_step(d, p, !r->included)) {
         st = RG_ERR_INVALID;
         feedback_back(d, p);
         note(res, st, "fragment %u: the outer step would not be finite; a smaller lr, or fewer steps between rounds",
              p);
+    }
+    if (r->q && (st == RG_OK || st == RG_ERR_NO_QUORUM || st == RG_ERR_INVALID)) {
+        rg_dl_quorum_passed(d);
+        if (st == RG_OK) rg_dl_settle(d);
     }
     if (st != RG_OK) {
         d->failed++;
@@ -200,14 +230,16 @@ void rg_dl_take_in(rg_diloco_t *d, rg_diloco_result_t *res) {
         return;
     }
     if (!r->contributors) return; /* nobody has anything to say */
-    f->tokens -= r->tokens;
-    f->steps -= r->steps;
+    if (r->included) {
+        f->tokens -= r->tokens;
+        f->steps -= r->steps;
+    }
     res->contributors = r->contributors;
     res->tokens = r->all_tokens;
     res->weight = r->all_weight;
     res->version = rg_dl_meta(d, p)->version;
     res->merged = p + 1;
-    if (!d->late) rg_dl_adopt(d, p, d->c.blend);
+    if (!d->late && r->included) rg_dl_adopt(d, p, d->c.blend);
 }
 
 /* Where newcomers enter. */
@@ -254,6 +286,17 @@ static int late_share(rg_diloco_t *d, rg_diloco_result_t *res, int enter) {
     d->d2 = t;
     for (uint64_t i = 0; finite && i < d->elements; i++) d->d[i] += d->carry[i];
     return finite;
+}
+
+/* Takes in the rounds that were decided while this member was slow, up to round `last`. Each is followed by the
+ * boundary that the others passed after it. */
+static void catch_up(rg_diloco_t *d, uint64_t last, rg_diloco_result_t *res) {
+    while (d->q_next <= last && res->status == RG_OK) {
+        uint32_t p = (uint32_t)((d->q_next - 1) % d->n);
+        rg_dl_send(d, p, 1, RG_DL_HERE | RG_DL_EMPTY);
+        rg_dl_take_in(d, res);
+        boundary(d, res);
+    }
 }
 
 static int group_is_over(rg_status_t st) {
@@ -308,28 +351,57 @@ rg_status_t rg_diloco_step(rg_diloco_t *d, uint64_t tokens, rg_diloco_result_t *
         merged = 1;
     }
     int64_t due = rg_outer_due(d->step, d->c.every, d->n);
+    if (due >= 0 && d->q) due = d->q_open ? d->open : (int64_t)((d->q_next - 1) % d->n);
     if (due >= 0 && d->late) late_step(d, &res);
     else if (due >= 0) {
-        int finite = delta(d, (uint32_t)due, d->d);
-        rg_dl_send(d, (uint32_t)due, finite, d->c.overlap == 0 ? RG_DL_HERE : 0);
+        int how = d->c.overlap == 0 ? RG_DL_HERE : 0;
+        if (d->q_open) rg_dl_send_again(d, how);
+        else rg_dl_send(d, (uint32_t)due, delta(d, (uint32_t)due, d->d), how);
         res.sent = (uint32_t)due + 1;
         if (d->c.overlap == 0) {
             rg_dl_take_in(d, &res);
             merged = 1;
         }
     }
-    if (merged && d->flying < 0) boundary(d, &res);
+    if (merged && d->flying < 0 && !d->q_open) {
+        boundary(d, &res);
+        if (d->q) catch_up(d, d->round.newest, &res);
+    }
     return end(d, result, &res, since);
+}
+
+/* All members come to the round that the first of them has come to. */
+static void meet(rg_diloco_t *d, rg_diloco_result_t *res) {
+    while (d->q_open && (res->status == RG_OK || res->status == RG_ERR_TIMEOUT)) {
+        rg_dl_send_again(d, RG_DL_HERE);
+        rg_dl_take_in(d, res);
+        if (d->q_open) return; /* out of time, which has been said */
+        boundary(d, res);
+    }
+    uint64_t mine = d->q_next, most = 0;
+    rg_opts_t o = RG_OPTS_INIT;
+    o.tag = d->c.tag;
+    o.timeout_ms = d->c.timeout_ms;
+    rg_status_t st = rg_all_reduce(d->g, &mine, &most, 1, RG_U64, RG_MAX, &o, NULL);
+    if (st != RG_OK) {
+        char text[256] = "";
+        rg_group_errmsg(d->g, text, sizeof text);
+        note(res, st, "%s", text);
+    } else catch_up(d, most - 1, res);
 }
 
 rg_status_t rg_diloco_flush(rg_diloco_t *d, rg_diloco_result_t *result) {
     rg_diloco_result_t res;
     uint64_t since = rg_os_now_ns();
     if (begin(d, result, &res) != RG_OK) return RG_ERR_INVALID;
-    if (!d->late && d->flying >= 0) rg_dl_take_in(d, &res);
+    if (!d->late && d->flying >= 0) {
+        rg_dl_take_in(d, &res);
+        if (d->q && !d->q_open) boundary(d, &res);
+    }
+    if (d->q) meet(d, &res);
     for (uint32_t p = 0; p < d->n && !group_is_over(res.status); p++) {
         int finite = d->late ? late_share(d, &res, 0) : delta(d, p, d->d);
-        rg_dl_send(d, p, finite, RG_DL_HERE);
+        rg_dl_send(d, p, finite, RG_DL_HERE | RG_DL_ALL);
         res.sent = p + 1;
         uint64_t failed = d->failed;
         rg_dl_take_in(d, &res);

@@ -432,6 +432,110 @@ Test(diloco, all_variants__a_newcomer_in_mid_run__gets_the_anchor, .timeout = 20
     }
 }
 
+/* ---- Quorum ----------------------------------------------------------------------------------------------------- */
+
+static rg_diloco_config_t by_quorum(uint32_t fragments, uint32_t overlap) {
+    rg_diloco_config_t c = small(RG_DILOCO_DECOUPLED);
+    c.fragments = fragments;
+    c.overlap = overlap;
+    c.quorum = 2;
+    c.grace_ms = 20;
+    return c;
+}
+
+/* The last member rests while the others make rounds, which do not wait for it. Then it goes on where they are, with
+ * what it had to say still in its parameters, and all meet at the end. */
+static int one_rests(rig_member_t *m, void *arg) {
+    const rg_diloco_config_t *c = arg;
+    static _Thread_local model_t o;
+    rg_diloco_stats_t s = RG_DILOCO_STATS_INIT;
+    uint32_t n = m->rig->n, last = n - 1;
+    if (open_model(m, &o, c) || start(m, &o) || steps_until(m, &o, 2 * c->every)) return 1;
+    if (m->index == last && rig_gate(m, 1, n)) return 1;
+    if (m->index != last && (steps_until(m, &o, 6 * c->every) || rig_gate(m, 1, n))) return 1;
+    uint64_t before = o.step;
+    if (steps_until(m, &o, 8 * c->every)) return 1;
+    rg_diloco_info(o.d, &s);
+    RIG_NEED(m, m->index != last || o.step - before < 4 * c->every, "%u steps of its own to get there",
+             (unsigned)(o.step - before));
+    RIG_NEED(m, s.failed == 0, "%u rounds failed", (unsigned)s.failed);
+    rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+    train(&o, m->index);
+    RIG_NEED(m, rg_diloco_step(o.d, 1, &r) == RG_OK, "last step: %s", r.text);
+    RIG_NEED(m, rg_diloco_flush(o.d, &r) == RG_OK, "flush: %s", r.text);
+    if (alike(m, hash_of(&o)) || alike(m, hash_floats(o.p, ALL))) return 1;
+    rg_diloco_destroy(o.d);
+    return 0;
+}
+
+Test(diloco, quorum__a_member_rests__the_others_go_on_and_it_catches_up, .timeout = 60) {
+    rg_diloco_config_t c = by_quorum(1, 0);
+    rig_run(3, "inproc", NULL, one_rests, &c);
+    c = by_quorum(2, 2);
+    rig_run(3, "inproc", NULL, one_rests, &c);
+    c.merge = RG_DILOCO_AVG;
+    rig_run(4, "inproc", NULL, one_rests, &c);
+}
+
+static int quorum_finish(rig_member_t *m, model_t *o) {
+    rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+    RIG_NEED(m, rg_diloco_flush(o->d, &r) == RG_OK, "flush: %s", r.text);
+    if (alike(m, hash_of(o)) || alike(m, hash_floats(o->p, ALL))) return 1;
+    rg_diloco_destroy(o->d);
+    return 0;
+}
+
+/* As one_returns and one_dies, but who contributes is a matter of time. */
+static int one_returns_by_quorum(rig_member_t *m, void *arg) {
+    const rg_diloco_config_t *c = arg;
+    static _Thread_local model_t o;
+    if (open_model(m, &o, c) || start(m, &o)) return 1;
+    if (m->index + 1 < m->rig->n) {
+        if (steps_until_joined(m, &o, 3 * c->every)) return 1;
+        return quorum_finish(m, &o);
+    }
+    if (steps_until(m, &o, c->every)) return 1;
+    rg_diloco_stop(o.d);
+    rg_group_leave(m->g);
+    rg_group_destroy(m->g);
+    m->g = NULL;
+    rg_config_t config = m->rig->config;
+    rg_error_t err = { RG_OK, 0, "" };
+    config.coordinator = m->rig->address;
+    config.min_size = 1;
+    rg_status_t st = rg_diloco_join(o.d, &config, &m->g, &err);
+    RIG_NEED(m, st == RG_OK, "join: %s: %s", rg_status_name(st), err.text);
+    rg_diloco_stats_t s = RG_DILOCO_STATS_INIT;
+    rg_diloco_info(o.d, &s);
+    if (steps_until(m, &o, s.steps + 3 * c->every)) return 1;
+    return quorum_finish(m, &o);
+}
+
+static int one_dies_by_quorum(rig_member_t *m, void *arg) {
+    deaths_t *a = arg;
+    static _Thread_local model_t o;
+    uint64_t x = a->seed;
+    uint32_t dies_at = 1 + (uint32_t)(rig_random(&x) % (2 * a->c.every)), victim = (uint32_t)rig_random(&x) % m->rig->n;
+    if (open_model(m, &o, &a->c) || start(m, &o)) return 1;
+    if (m->index == victim) {
+        if (steps_until(m, &o, dies_at)) return 1;
+        rg_group_abort(m->g);
+        rg_diloco_destroy(o.d);
+        return 0;
+    }
+    if (steps_until(m, &o, 6 * a->c.every)) return 1;
+    return quorum_finish(m, &o);
+}
+
+Test(diloco, quorum__newcomers_and_deaths__alike, .timeout = 100) {
+    rg_diloco_config_t c = by_quorum(2, 2);
+    rig_run(3, "inproc", NULL, one_returns_by_quorum, &c);
+    for (uint64_t k = 0; k < 3; k++) {
+        deaths_t a = { c, rig_seed(77 + k) };
+        rig_run(4, "inproc", NULL, one_dies_by_quorum, &a);
+    }
+}
+
 /* ---- Rounds that fail ------------------------------------------------------------------------------------------- */
 
 /* One member goes astray for a round: all are told, nothing changes; it resets itself, and the next round has all that

@@ -270,6 +270,8 @@ Test(diloco_outer, config__wrong_fields__each_named) {
         { offsetof(rg_diloco_config_t, merge), 0, 9, "merge" },
         { offsetof(rg_diloco_config_t, wire), 0, 99, "wire" },
         { offsetof(rg_diloco_config_t, flags), 0, 1, "flags" },
+        { offsetof(rg_diloco_config_t, quorum), 0, 2, "quorum" },
+        { offsetof(rg_diloco_config_t, grace_ms), 0, 2, "grace_ms" },
         { offsetof(rg_diloco_config_t, serve), 0, 9, "serve" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
