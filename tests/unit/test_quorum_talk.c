@@ -1,0 +1,120 @@
+/* test_quorum_talk.c: the bytes of questions and answers of ports: that they come back as they were, that anything is
+ * read without harm, and that a member which asks for anything at all disturbs neither rounds nor windows of the one
+ * that it asks. It relies on engine_rig.h and on src/quorum. */
+#include "engine_rig.h"
+
+#include "quorum/quorum.h"
+#include "regroup_window.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+Test(quorum_talk, questions_and_heads__written_and_read__the_same) {
+    const rg_sask_t q = { RG_SASK_MORE, 1, 2, 3, 4, 5, 6, 7, 0, 8 };
+    const rg_shead_t h = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
+    const rg_qentry_t e[2] = { { 1, 2, 3, 4, 5 }, { 6, 7, 0.5, 1, 0 } };
+    uint8_t raw[RG_SASK_BYTES], head[RG_SERVICE_HEAD], entries[2 * RG_QUORUM_ENTRY];
+    rg_sask_t back = { 0 };
+    rg_shead_t head_back;
+    rg_qentry_t e_back[2];
+    rg_sask_put(&q, raw);
+    cr_assert(rg_sask_get(&back, raw));
+    cr_assert(back.kind == q.kind && back.name == 1 && back.terms == 2 && back.round == 3 && back.off == 4 &&
+              back.len == 5 && back.cap == 6 && back.scale == q.scale && back.epoch == q.epoch);
+    rg_shead_put(&h, head);
+    rg_shead_get(&head_back, head);
+    cr_assert(head_back.terms == 1 && head_back.round == 2 && head_back.first == 3 && head_back.kept == 4 &&
+              head_back.version == 5 && head_back.weight == 6 && head_back.n == 7 && head_back.status == 8 &&
+              head_back.epoch == 9);
+    rg_entries_put(e, 2, entries);
+    rg_entries_get(e_back, 2, entries);
+    cr_assert(e_back[1].id == 6 && e_back[1].version == 7 && e_back[1].weight == 0.5 && e_back[1].came == 1 &&
+              e_back[1].contributes == 0 && e_back[0].contributes == 5);
+    raw[0] ^= 1;
+    cr_assert_not(rg_sask_get(&back, raw), "another word");
+    raw[0] ^= 1;
+    raw[6] = 0;
+    cr_assert_not(rg_sask_get(&back, raw), "no kind");
+    raw[6] = RG_SASK_KINDS;
+    cr_assert_not(rg_sask_get(&back, raw), "a kind that there is not");
+}
+
+static void ignore(void *user, uint64_t cookie, const uint8_t *answer) {
+    (void)user;
+    (void)cookie;
+    (void)answer;
+}
+
+/* Numbers that are likely to hurt. */
+static uint64_t odd(uint64_t *state) {
+    static const uint64_t some[] = { 0,   1,    2,    4,      63,         64,         255,
+                                     256, 1024, 4096, 262144, UINT32_MAX, UINT64_MAX, 1ull << 62 };
+    uint64_t r = rig_random(state);
+    return r % 3 ? some[r / 3 % (sizeof some / sizeof *some)] : r >> (r % 60);
+}
+
+static int asks_anything(rig_member_t *m, const uint64_t *names, uint64_t terms) {
+    uint64_t state = rig_seed(7), peer;
+    uint8_t raw[RG_SIDE_ASK];
+    RIG_OK(m, rg_group_member(m->g, 0, &peer));
+    for (int i = 0; i < 600; i++) {
+        rg_sask_t q = { .kind = (rg_sask_kind_t)(RG_SASK_NEWS + rig_random(&state) % (RG_SASK_KINDS - RG_SASK_NEWS)),
+                        .name = names[rig_random(&state) % 2],
+                        .terms = rig_random(&state) % 2 ? terms : odd(&state),
+                        .round = odd(&state),
+                        .off = odd(&state),
+                        .len = (uint32_t)odd(&state),
+                        .cap = (uint32_t)odd(&state),
+                        .scale = 1 };
+        rg_sask_put(&q, raw);
+        if (rig_random(&state) % 8 == 0) raw[rig_random(&state) % sizeof raw] ^= (uint8_t)rig_random(&state);
+        rg_lock(m->g);
+        rg_status_t st = rg_side_ask(m->g, peer, raw, RG_SERVICE_HEAD, ignore, (void *)(uintptr_t)names, 0);
+        rg_unlock(m->g);
+        RIG_NEED(m, st == RG_OK || st == RG_ERR_RESOURCE, "asking: %s", rg_status_name(st));
+    }
+    return 0;
+}
+
+static int hostile(rig_member_t *m, void *arg) {
+    (void)arg;
+    rg_quorum_config_t c = RG_QUORUM_CONFIG_INIT;
+    rg_quorum_t *q = NULL;
+    rg_window_t *w;
+    float x[1000], mine[64] = { 0 };
+    uint64_t names[2];
+    c.count = 1000;
+    c.at_least = 2;
+    RIG_OK(m, rg_window_register(m->g, 1, mine, 64, &w, NULL));
+    RIG_OK(m, rg_quorum_create(m->g, &c, &q, NULL));
+    names[0] = ((rg_port_t *)(void *)q)->name;
+    names[1] = ((rg_port_t *)(void *)w)->name;
+    for (int i = 0; i < 1000; i++) x[i] = 1;
+    if (rig_gate(m, 0, 3)) return 1;
+    if (m->index == 2) {
+        if (asks_anything(m, names, q->terms)) return 1;
+        rig_pass(m, 1);
+    }
+    for (int i = 0; m->index < 2 && i < 50; i++) {
+        rg_quorum_result_t r = RG_QUORUM_RESULT_INIT;
+        float out[1000];
+        RIG_OK(m, rg_quorum_reduce(q, x, out, NULL, 0, &r));
+        RIG_NEED(m, out[999] == 2 && r.contributors == 2, "%g", (double)out[999]);
+    }
+    if (m->index == 1) {
+        uint64_t peer;
+        RIG_OK(m, rg_group_member(m->g, 0, &peer));
+        RIG_OK(m, rg_window_get(w, peer, 0, 64, x, 0, NULL));
+    }
+    if (rig_gate(m, 2, 3)) return 1;
+    if (m->index == 2) {
+        rg_lock(m->g);
+        rg_side_forget(m->g, names);
+        rg_unlock(m->g);
+    }
+    rg_quorum_destroy(q);
+    rg_window_destroy(w);
+    return 0;
+}
+
+Test(quorum_talk, member_that_asks_for_anything__rounds_and_windows_go_on) { rig_run(3, "tcp", NULL, hostile, NULL); }
