@@ -194,7 +194,8 @@ static const char *given_by(const char *field, const char *variable, int from_va
     i -= (uint32_t)COUNT(rows)
 
 const char *rg_config_variable(uint32_t i) {
-    static const struct { const char *variable; } elsewhere[] = { { "RG_LOG" }, { "RG_SIMD" } };
+    static const struct { const char *variable; } elsewhere[] = { { "RG_LOG" }, { "RG_SIMD" },
+                                                                  { "RG_QUANT_ALGORITHM" } };
     NAMED(config_strings);
     NAMED(config_numbers);
     NAMED(config_choices);
