@@ -37,8 +37,10 @@ wan=$!
 exec 9> "$tmp/wan.in"
 until grep -q ready "$tmp/wan.out"; do kill -0 $wan 2> /dev/null || { cat "$tmp/wan.out"; exit 1; }; done
 ip netns exec $tag-1 timeout -k 1 900 "$build/regroup" coordinator -l 10.79.0.1:$port > "$tmp/coordinator" 2>&1 < /dev/null &
+coordinator=$!
+disown $coordinator
 until ip netns exec $tag-1 "$build/regroup" status 10.79.0.1:$port > /dev/null 2>&1; do
-    kill -0 $! 2> /dev/null || { cat "$tmp/coordinator"; exit 1; }
+    kill -0 $coordinator 2> /dev/null || { cat "$tmp/coordinator"; exit 1; }
 done
 pids=()
 for i in 1 2 3 4; do
