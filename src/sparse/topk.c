@@ -1,11 +1,13 @@
 /* topk.c: chunked top-k as the caller sees it: checks and sizes, the choice, the transform, indices of 12 bits, values
  * in their forms. Relies on the tables of topk_*.c for the loops that take time and on the codecs of src/quant for
- * values. Takes no memory and keeps no state. What it decodes may come from anywhere: no index leads out of a chunk. */
+ * values. Takes no memory and keeps no state but the weights of the transform, which are made once. What it decodes may
+ * come from anywhere: no index leads out of a chunk. */
 #include "sparse/topk.h"
 
 #include "kernels/kernels.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #define CHUNK RG_TOPK_CHUNK
@@ -14,7 +16,8 @@
 /* The largest bf16. */
 #define BF16_TOP 0x7f7fu
 
-const float rg_topk_cosines[65] = {
+/* cos(i * pi / 128) * sqrt(2 / 64). */
+static const float cosines[65] = {
     0x1.6a09e6p-3f, 0x1.69edfcp-3f, 0x1.699a42p-3f, 0x1.690ec6p-3f, 0x1.684b9cp-3f, 0x1.6750e4p-3f, 0x1.661ec2p-3f,
     0x1.64b568p-3f, 0x1.63150cp-3f, 0x1.613deep-3f, 0x1.5f3056p-3f, 0x1.5cec98p-3f, 0x1.5a730cp-3f, 0x1.57c414p-3f,
     0x1.54e018p-3f, 0x1.51c78cp-3f, 0x1.4e7aeap-3f, 0x1.4afab2p-3f, 0x1.474772p-3f, 0x1.4361bap-3f, 0x1.3f4a24p-3f,
@@ -113,12 +116,31 @@ static void transpose(const float *in, float *out) {
         for (uint32_t j = 0; j < RG_TOPK_SIDE; j++) out[j * RG_TOPK_SIDE + i] = in[i * RG_TOPK_SIDE + j];
 }
 
-static void transform(void (*columns)(const float *, float *), const float *in, uint64_t chunks, float *out) {
+static rg_topk_weights_t weights;
+static pthread_once_t weights_once = PTHREAD_ONCE_INIT;
+
+/* cos((2 i + 1) u pi / 128) * sqrt(2 / 64), and for u = 0 what makes the transform orthonormal. */
+static float weight(uint32_t i, uint32_t u) {
+    uint32_t a = (2 * i + 1) * u % 256;
+    if (u == 0) return 0.125f;
+    if (a > 128) a = 256 - a;
+    return a <= 64 ? cosines[a] : -cosines[128 - a];
+}
+
+static void make_weights(void) {
+    for (uint32_t i = 0; i < RG_TOPK_SIDE / 2; i++)
+        for (uint32_t u = 0; u < RG_TOPK_SIDE; u++)
+            weights.forward[u][i] = weights.inverse[i][u % 2][u / 2] = weight(i, u);
+}
+
+static void transform(void (*columns)(const rg_topk_weights_t *, const float *, float *), const float *in,
+                      uint64_t chunks, float *out) {
     float a[CHUNK], b[CHUNK];
+    pthread_once(&weights_once, make_weights);
     for (; chunks != 0; chunks--, in += CHUNK, out += CHUNK) {
-        columns(in, a);
+        columns(&weights, in, a);
         transpose(a, b);
-        columns(b, a);
+        columns(&weights, b, a);
         transpose(a, out);
     }
 }

@@ -12,14 +12,21 @@
 
 #define RG_TOPK_SIDE 64u /* a chunk is so many rows of so many elements */
 
+/* Of the transform: forward[u][i] is what row i counts in coefficient u, and for the inverse the same by row, of the
+ * even coefficients and of the odd ones. Rows beyond the half follow from those before it. */
+typedef struct rg_topk_weights {
+    float forward[RG_TOPK_SIDE][RG_TOPK_SIDE / 2];
+    float inverse[RG_TOPK_SIDE / 2][2][RG_TOPK_SIDE / 2];
+} rg_topk_weights_t;
+
 typedef struct rg_topk_table {
     /* The magnitudes of n elements as integers, to mag. Returns the largest. */
     uint32_t (*magnitudes)(const float *x, uint32_t n, uint32_t *mag);
     /* A number of which k or more magnitudes are at least, and fewer than k are above, given the largest. */
     uint32_t (*threshold)(const uint32_t *mag, uint32_t n, uint32_t k, uint32_t top);
     /* The transform of every column of a chunk, with its terms in pairs; to another chunk. */
-    void (*forward)(const float *in, float *out);
-    void (*inverse)(const float *in, float *out);
+    void (*forward)(const rg_topk_weights_t *w, const float *in, float *out);
+    void (*inverse)(const rg_topk_weights_t *w, const float *in, float *out);
 } rg_topk_table_t;
 
 extern const rg_topk_table_t rg_topk_scalar;
@@ -28,9 +35,6 @@ extern const rg_topk_table_t rg_topk_avx2;
 extern const rg_topk_table_t rg_topk_avx512;
 #endif
 const rg_topk_table_t *rg_topk_level(void);
-
-/* cos(i * pi / 128) * sqrt(2 / 64). */
-extern const float rg_topk_cosines[65];
 
 int rg_topk_wrong(const rg_topk_t *t);
 

@@ -40,14 +40,6 @@ FN uint32_t threshold(const uint32_t *mag, uint32_t n, uint32_t k, uint32_t top)
     return low;
 }
 
-/* cos((2 i + 1) u pi / 128) * sqrt(2 / 64), and for u = 0 what makes the transform orthonormal. */
-FN float weight(uint32_t i, uint32_t u) {
-    uint32_t a = (2 * i + 1) * u % 256;
-    if (u == 0) return 0.125f;
-    if (a > 128) a = 256 - a;
-    return a <= 64 ? rg_topk_cosines[a] : -rg_topk_cosines[128 - a];
-}
-
 /* Some elements of a row, as many as a register of the level has: that is all that LANES may change. */
 typedef float piece_t __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -69,26 +61,22 @@ FN void add_rows(const float *w, uint32_t n, const float *x, uint32_t apart, flo
 
 /* The cosines of an even coefficient are the same from either end, those of an odd one opposite: the sums and the
  * differences of rows that lie opposite are enough. */
-FN void forward(const float *in, float *out) {
-    float sum[HALF][SIDE], dif[HALF][SIDE], w[HALF];
+FN void forward(const rg_topk_weights_t *w, const float *in, float *out) {
+    float sum[HALF][SIDE], dif[HALF][SIDE];
     for (uint32_t i = 0; i < HALF; i++)
         for (uint32_t c = 0; c < SIDE; c++) {
             float a = in[i * SIDE + c], b = in[(SIDE - 1 - i) * SIDE + c];
             sum[i][c] = a + b;
             dif[i][c] = a - b;
         }
-    for (uint32_t u = 0; u < SIDE; u++) {
-        for (uint32_t i = 0; i < HALF; i++) w[i] = weight(i, u);
-        add_rows(w, HALF, u % 2 ? dif[0] : sum[0], SIDE, out + u * SIDE);
-    }
+    for (uint32_t u = 0; u < SIDE; u++) add_rows(w->forward[u], HALF, u % 2 ? dif[0] : sum[0], SIDE, out + u * SIDE);
 }
 
-FN void inverse(const float *in, float *out) {
-    float even[SIDE], odd[SIDE], w[2][HALF];
+FN void inverse(const rg_topk_weights_t *w, const float *in, float *out) {
+    float even[SIDE], odd[SIDE];
     for (uint32_t i = 0; i < HALF; i++) {
-        for (uint32_t u = 0; u < HALF; u++) w[0][u] = weight(i, 2 * u), w[1][u] = weight(i, 2 * u + 1);
-        add_rows(w[0], HALF, in, 2 * SIDE, even);
-        add_rows(w[1], HALF, in + SIDE, 2 * SIDE, odd);
+        add_rows(w->inverse[i][0], HALF, in, 2 * SIDE, even);
+        add_rows(w->inverse[i][1], HALF, in + SIDE, 2 * SIDE, odd);
         for (uint32_t c = 0; c < SIDE; c++) {
             out[i * SIDE + c] = even[c] + odd[c];
             out[(SIDE - 1 - i) * SIDE + c] = even[c] - odd[c];
