@@ -23,7 +23,7 @@
 typedef struct shared {
     volatile int end;
     volatile uint64_t steps[MEMBERS]; /* merged */
-    volatile uint64_t worst_wait_ns;  /* of the merges of the first member, since it was reset */
+    volatile uint64_t worst_wait_ns;  /* of the merges, since it was reset */
     volatile uint32_t included[MEMBERS];
     uint64_t hash[MEMBERS][ROUNDS];
 } shared_t;
@@ -68,7 +68,7 @@ static int steps(rg_quorum_t *q, shared_t *s, uint32_t rank, uint64_t count, uin
         if (st != RG_OK || s->end) break; /* some have left by now: what they saw last they may have seen alone */
         if (r.round < ROUNDS) s->hash[rank][r.round] = hash_of(out, count, &r);
         s->included[rank] += r.included;
-        if (rank == 0 && r.waited_ns > s->worst_wait_ns) s->worst_wait_ns = r.waited_ns;
+        if (r.waited_ns > s->worst_wait_ns) s->worst_wait_ns = r.waited_ns;
         s->steps[rank]++;
     }
     if (st != RG_OK && !s->end) fprintf(stderr, "member %u: %s: %s\n", rank, rg_status_name(st), r.text);
