@@ -66,7 +66,7 @@ static void as_f32(rg_dtype_t dtype, const uint8_t *v, uint64_t n, float *to) {
 
 Test(sparse, forms__all_indices_types_and_lengths__there_and_back, .timeout = 60) {
     static const uint64_t lengths[] = { 0, 1, 63, 4096, 4097, 70000, 140001 };
-    for (uint32_t k = 0; k < 7 * 3 * 7 * 3; k += RIG_SLOW > 1 ? 5 : 1) {
+    for (uint32_t k = 0; k<7 * 3 * 7 * 3; k += RIG_SLOW> 1 ? 5 : 1) {
         rg_dtype_t dtype = dtypes[k % 3];
         uint64_t n = lengths[k / 3 % 7];
         double density = k / 21 % 3 == 0 ? 0.01 : k / 21 % 3 == 1 ? 0.6 : 1;
@@ -711,6 +711,51 @@ static int grows(rig_member_t *m, void *arg) {
 }
 
 Test(sparse, calls__after_a_newcomer_has_entered__succeed, .timeout = 100) { rig_run(3, "inproc", NULL, grows, NULL); }
+
+/* In a sub-group, whose ranks are others than those of the whole. */
+static int halves(rig_member_t *m, void *arg) {
+    rg_group_t *half = NULL;
+    rg_sparse_reducer_t *z = NULL;
+    rg_topk_reducer_t *y = NULL;
+    rg_topk_t t = RG_TOPK_INIT;
+    uint32_t colour = m->index % 2, idx[2] = { m->index, 50 }, got[8], owner[2] = { 0, 1 };
+    float val[2] = { 1, (float)m->index }, sums[8], x[64] = { 0 };
+    uint8_t present[2] = { 3, 3 };
+    uint64_t bytes[2] = { 100000, 8 };
+    void *chunk[2] = { calloc(1, 100000), calloc(1, 8) };
+    (void)arg;
+    RIG_OK(m, rg_group_split(m->g, colour, m->rig->n - m->index, NULL, &half));
+    RIG_OK(m, rg_sparse_reducer_create(half, &z, NULL));
+    RIG_OK(m, rg_topk_reducer_create(half, &t, NULL, &y, NULL));
+    rg_sparse_t in = RG_SPARSE_INIT, out = RG_SPARSE_INIT;
+    in.n = out.n = 100, in.values = 2, in.idx = idx, in.val = val;
+    out.values = 8, out.idx = got, out.val = sums;
+    RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, NULL, NULL));
+    RIG_NEED(m, out.values == 3 && got[0] == colour && got[1] == colour + 2 && sums[2] == 2 * (float)colour + 2,
+             "%u values, %g", (unsigned)out.values, (double)sums[2]);
+    x[5] = (float)m->index + 1;
+    RIG_OK(m, rg_topk_all_reduce(y, x, x, 64, RG_SPARSE_SUM, NULL));
+    RIG_NEED(m, x[5] == 2 * (float)colour + 4, "%g", (double)x[5]);
+    rg_placement_t p = RG_PLACEMENT_INIT;
+    rg_moves_t *moves = NULL;
+    p.chunks = 2, p.bytes = bytes, p.owner = owner, p.present = present;
+    /* Ranks are the other way round: rank 0 is the later one. */
+    memset(chunk[0], m->index >= 2 ? 40 + (int)colour : 0, 100000);
+    memset(chunk[1], m->index < 2 ? 50 + (int)colour : 0, 8);
+    RIG_OK(m, rg_moves_create(half, &p, NULL, &moves));
+    RIG_OK(m, rg_moves_gather(moves, chunk, NULL));
+    RIG_OK(m, rg_moves_wait(moves, NULL));
+    RIG_NEED(m, ((uint8_t *)chunk[0])[99999] == 40 + colour && ((uint8_t *)chunk[1])[7] == 50 + colour, "chunks");
+    rg_moves_destroy(moves);
+    free(chunk[0]), free(chunk[1]);
+    rg_sparse_reducer_destroy(z);
+    rg_topk_reducer_destroy(y);
+    int rc = rig_gate(m, 9, m->rig->n);
+    rg_group_destroy(half);
+    return rc;
+}
+
+Test(sparse, calls__in_sub_groups__each_for_its_own, .timeout = 60) { rig_run(4, "inproc", NULL, halves, NULL); }
 
 /* What a member does that has no memory: the others are told at once, and the group goes on. */
 static int poor(rig_member_t *m, void *arg) {
