@@ -7,7 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
-#include <stdatomic.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -432,6 +432,67 @@ Test(diloco, all_variants__a_newcomer_in_mid_run__gets_the_anchor, .timeout = 20
     }
 }
 
+/* ---- A member that dies in the middle of a round ---------------------------------------------------------------- */
+
+typedef struct killer {
+    rg_group_t *g;
+    uint64_t at_ns;
+} killer_t;
+
+static void *kill_later(void *arg) {
+    const killer_t *k = arg;
+    while (rig_now() < k->at_ns) sched_yield();
+    rg_group_abort(k->g);
+    return NULL;
+}
+
+/* Whoever is said to be in the first round is in it, with the weight of one: also when the last member dies between its
+ * head and its share. lr 1 and no momentum, so that the parameters are the average itself. */
+static int dies_within(rig_member_t *m, void *arg) {
+    deaths_t *a = arg;
+    static _Thread_local model_t o;
+    uint32_t n = m->rig->n, last = n - 1;
+    uint64_t x = a->seed;
+    pthread_t thread;
+    killer_t k = { m->g, 0 };
+    rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+    if (open_model(m, &o, &a->c) || start(m, &o) || steps_until(m, &o, a->c.every - 1)) return 1;
+    train(&o, m->index);
+    if (rig_gate(m, 9, n)) return 1;
+    if (m->index == last) {
+        k.at_ns = rig_now() + rig_random(&x) % 200000;
+        RIG_NEED(m, pthread_create(&thread, NULL, kill_later, &k) == 0, "no thread");
+        rg_diloco_step(o.d, 100, &r);
+        pthread_join(thread, NULL);
+        rg_diloco_destroy(o.d);
+        return 0;
+    }
+    RIG_NEED(m, rg_diloco_step(o.d, 100 + m->index, &r) == RG_OK, "%s", r.text);
+    RIG_NEED(m, r.contributors == last || r.contributors == n, "%u contributors", r.contributors);
+    for (uint64_t i = 0; i < ALL; i++) {
+        double want = (double)initial(i), weights = 0, sum = 0;
+        for (uint32_t j = 0; j < r.contributors; j++) {
+            double w = 100 + (j == last ? 0 : j);
+            for (uint64_t s = 0; s < a->c.every; s++) sum += (double)way(j, s, i) * w;
+            weights += w;
+        }
+        want -= sum / weights;
+        RIG_NEED(m, fabs((double)o.p[i] - want) < 2e-5, "element %u of %u contributors: %g for %g", (unsigned)i,
+                 r.contributors, (double)o.p[i], want);
+    }
+    if (alike(m, hash_of(&o))) return 1;
+    rg_diloco_destroy(o.d);
+    return 0;
+}
+
+Test(diloco, step__a_member_dies_within_a_round__weights_are_of_those_in_it, .timeout = 100) {
+    for (uint64_t k = 0; k < (RIG_SLOW > 1 ? 8 : 60); k++) {
+        deaths_t a = { small(RG_DILOCO_FEDAVG), rig_seed(4000 + k) };
+        a.c.every = 2;
+        rig_run(3, "inproc", NULL, dies_within, &a);
+    }
+}
+
 /* ---- Quorum ----------------------------------------------------------------------------------------------------- */
 
 static rg_diloco_config_t by_quorum(uint32_t fragments, uint32_t overlap) {
@@ -483,6 +544,44 @@ static int quorum_finish(rig_member_t *m, model_t *o) {
     if (alike(m, hash_of(o)) || alike(m, hash_floats(o->p, ALL))) return 1;
     rg_diloco_destroy(o->d);
     return 0;
+}
+
+/* What a member did that no round has in it is still in its parameters when it has caught up: they are as far from the
+ * new anchor as they were from the old one. */
+static int keeps_its_share(rig_member_t *m, void *arg) {
+    const rg_diloco_config_t *c = arg;
+    static float anchors[64][ALL]; /* by version, as member 0 had them; read after a gate */
+    static _Thread_local model_t o;
+    static _Thread_local float ahead[ALL];
+    uint32_t n = m->rig->n, last = n - 1;
+    rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+    uint64_t version = 0;
+    if (open_model(m, &o, c) || start(m, &o)) return 1;
+    for (uint64_t step = 1; step <= 6 * c->every; step++) {
+        if (m->index == last && step == 2 * c->every) {
+            if (rig_gate(m, 11, n)) return 1; /* the others are at the end of this loop */
+            train(&o, m->index);
+            for (uint64_t i = 0; i < ALL; i++) ahead[i] = anchors[version][i] - o.p[i];
+            RIG_NEED(m, rg_diloco_step(o.d, 1, &r) == RG_OK, "%s", r.text);
+            RIG_NEED(m, r.version == 6, "at version %u", (unsigned)r.version);
+            for (uint64_t i = 0; i < ALL; i++)
+                RIG_NEED(m, fabsf(anchors[6][i] - o.p[i] - ahead[i]) < 1e-5f, "element %u: %g ahead, was %g",
+                         (unsigned)i, (double)(anchors[6][i] - o.p[i]), (double)ahead[i]);
+            break;
+        }
+        train(&o, m->index);
+        RIG_NEED(m, rg_diloco_step(o.d, 1, &r) == RG_OK, "%s", r.text);
+        if (r.merged) version = r.version;
+        if (r.merged && m->index == 0) memcpy(anchors[version], o.p, sizeof o.p);
+    }
+    if (m->index != last && rig_gate(m, 11, n)) return 1;
+    return rig_gate(m, 12, n) || quorum_finish(m, &o);
+}
+
+Test(diloco, quorum__what_came_too_late__stays_in_the_parameters, .timeout = 60) {
+    rg_diloco_config_t c = by_quorum(1, 0);
+    c.grace_ms = 2000; /* the first round has all */
+    rig_run(3, "inproc", NULL, keeps_its_share, &c);
 }
 
 /* As one_returns and one_dies, but who contributes is a matter of time. */
