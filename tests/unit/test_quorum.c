@@ -159,15 +159,13 @@ static int one_late(rig_member_t *m, void *arg) {
     rg_quorum_t *q;
     rg_quorum_result_t r;
     int bad = 0, late = m->index + 1 == m->rig->n;
-    uint32_t others = m->rig->n - 1, with = 0, without = 0;
+    uint32_t others = m->rig->n - 1;
     RIG_OK(m, rg_quorum_create(m->g, &c->c, &q, NULL));
     float *x = malloc(c->c.count * 4), *out = malloc(c->c.count * 4);
     if (late) bad = rig_gate(m, GATE_GO, others);
     for (uint64_t round = 1; !bad && round <= c->rounds; round++) {
         bad = one(m, c, q, round, x, out, &r);
         if (!late && round == c->rounds / 2) rig_pass(m, GATE_GO);
-        with += r.included;
-        without += !r.included;
         if (!bad && late && round <= c->rounds / 2 && r.included)
             bad = rig_complain(m, __FILE__, __LINE__, "round %llu had been decided", (unsigned long long)round);
         if (!bad && !late && !r.included && c->c.late == RG_LATE_DROP && round <= c->rounds / 2)
