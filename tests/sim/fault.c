@@ -18,9 +18,11 @@ void fault_kind(world_t *w) {
         w->min_size = w->initial;
         w->gap_us = 4000 + (uint32_t)sim_below(w, 4000);
         w->phase2_at = (10 + sim_below(w, 30)) * w->heartbeat;
+        /* Links between the two sides break for good where there is no reconnect time, so the side with the quorum has
+         * the time to act before both sides meet again: whoever did then would have to show out the other side. */
         w->parted = sim_hash(w->seed, 12, 12) % 4 == 0;
         if (w->parted) w->struck_at = 100 * MS + sim_below(w, 4 * w->heartbeat);
-        if (w->parted) w->phase2_at = w->struck_at + (3 + sim_below(w, 25)) * w->heartbeat;
+        if (w->parted) w->phase2_at = w->struck_at + (8 + sim_below(w, 20)) * w->heartbeat;
     }
     if (w->kind == RUN_ANY) return;
     w->spike = 0;
