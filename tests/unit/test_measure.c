@@ -10,6 +10,15 @@
 
 #define COUNT 300000u
 
+/* What is the group's: its own thread may be at it. */
+#define LOCKED(m, value)                                                                                               \
+    ({                                                                                                                 \
+        rg_lock((m)->g);                                                                                               \
+        __typeof__(value) value_ = (value);                                                                            \
+        rg_unlock((m)->g);                                                                                             \
+        value_;                                                                                                        \
+    })
+
 /* Each member on a host by itself. */
 static rg_config_t apart(void) {
     const rg_config_t c = RG_CONFIG_INIT;
@@ -54,7 +63,8 @@ static void install(rig_member_t *m, rg_order_t *o) {
 }
 
 static int same_order(rig_member_t *m) {
-    const rg_order_t *mine = m->g->orders, *first = m->rig->member[0].g->orders;
+    const rg_order_t *mine = LOCKED(m, m->g->orders);
+    const rg_order_t *first = LOCKED(&m->rig->member[0], m->rig->member[0].g->orders);
     return mine && first && mine->gen == first->gen && mine->op == first->op && mine->n == first->n &&
            memcmp(mine->ids, first->ids, mine->n * sizeof *mine->ids) == 0 &&
            memcmp(mine->ring, first->ring, mine->n * sizeof *mine->ring) == 0 &&
@@ -89,7 +99,7 @@ static int measure_body(rig_member_t *m, void *arg) {
     free(out);
     if (rig_gate(m, 0, n)) return 1;
     RIG_NEED(m, same_order(m), "the members' orders differ");
-    for (uint32_t i = 0; i < n; i++) RIG_NEED(m, m->g->orders->rate[i] > 1, "rate %u is not measured", i);
+    for (uint32_t i = 0; i < n; i++) RIG_NEED(m, LOCKED(m, m->g->orders->rate[i]) > 1, "rate %u is not measured", i);
     if (rig_gate(m, 1, n)) return 1;
     return all_sum(m, n) || all_sum(m, n);
 }
@@ -102,7 +112,7 @@ Test(measure, all_members__of_any_number__come_to_one_order, .timeout = 120) {
 static int near_body(rig_member_t *m, void *arg) {
     (void)arg;
     RIG_OK(m, rg_group_measure(m->g));
-    RIG_NEED(m, !m->g->orders, "an order within a host");
+    RIG_NEED(m, !LOCKED(m, m->g->orders), "an order within a host");
     return all_sum(m, m->rig->n);
 }
 
@@ -173,8 +183,8 @@ static int death_body(rig_member_t *m, void *arg) {
         install(m, o);
         rig_pass(m, 3);
         RIG_OK(m, rg_all_reduce(m->g, in[1], out[1], COUNT, RG_F32, RG_SUM, NULL, &req[1]));
-        const rg_roster_t *plain = m->g->roster;
-        RIG_NEED(m, plain == NULL || plain->order == NULL, "the plain roster has an order");
+        int plain = LOCKED(m, !m->g->roster || !m->g->roster->order);
+        RIG_NEED(m, plain, "the plain roster has an order");
         RIG_OK(m, rg_all_reduce(m->g, in[2], out[2], COUNT, RG_F32, RG_SUM, NULL, &req[2]));
         for (int k = 0; k < 3; k++) {
             if (k || m->index != 3) RIG_OK(m, rg_wait(req[k], NULL));
@@ -189,9 +199,10 @@ static int death_body(rig_member_t *m, void *arg) {
     for (int k = 0; k < 3; k++) free(in[k]), free(out[k]);
     if (!m->g) return 0;
     if (rig_gate(m, 1, 3)) return 1;
-    RIG_NEED(m, m->g->ordered && m->g->ordered->n == 3 && m->g->ordered->topo.ring, "no order among those who stay");
     static const uint32_t left[] = { 0, 1, 2 };
-    RIG_NEED(m, memcmp(m->g->ordered->topo.ring, left, sizeof left) == 0, "not what is left of the order");
+    int some = LOCKED(m, m->g->ordered && m->g->ordered->n == 3 && m->g->ordered->topo.ring);
+    RIG_NEED(m, some, "no order among those who stay");
+    RIG_NEED(m, LOCKED(m, memcmp(m->g->ordered->topo.ring, left, sizeof left)) == 0, "not what is left of the order");
     return rig_gate(m, 2, 3);
 }
 
@@ -211,7 +222,7 @@ static int newcomer_body(rig_member_t *m, void *arg) {
     (void)arg;
     install(m, order_of(m, turned, rate, 3));
     if (all_sum(m, 3)) return 1;
-    RIG_NEED(m, m->g->ordered, "no order in force");
+    RIG_NEED(m, LOCKED(m, m->g->ordered), "no order in force");
     if (rig_gate(m, 0, 3)) return 1;
     if (m->index == 2) {
         rg_group_destroy(m->g);
@@ -220,7 +231,7 @@ static int newcomer_body(rig_member_t *m, void *arg) {
     }
     while (m->index != 2 && !change.joined) RIG_OK(m, rg_group_boundary(m->g, &change));
     if (all_sum(m, 3)) return 1;
-    RIG_NEED(m, !m->g->ordered, "an order of which the newcomer does not know");
+    RIG_NEED(m, !LOCKED(m, m->g->ordered), "an order of which the newcomer does not know");
     return rig_gate(m, 1, 3);
 }
 
