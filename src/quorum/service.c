@@ -21,7 +21,7 @@ _Static_assert(RG_SASK_BYTES == RG_SIDE_ASK, "a question of a port is one of the
 typedef struct rg_service_pending {
     struct rg_service_pending *next, **at;
     rg_service_t *sv;
-    uint64_t peer;
+    uint64_t peer, serial; /* serial: of the port that asks */
     uint32_t len;
     rg_sask_t q;
 } pending_t;
@@ -29,8 +29,9 @@ typedef struct rg_service_pending {
 typedef struct rg_service_event {
     struct rg_service_event *next;
     int is_answer, refused;
-    rg_asked_t a;   /* of an answer: whose, and to what */
-    uint8_t *bytes; /* of an answer */
+    rg_asked_t a;    /* of an answer: whose, and to what */
+    uint64_t serial; /* of an answer: of the port that asked */
+    uint8_t *bytes;  /* of an answer */
 } event_t;
 
 /* ---- What the engine tells (locked) ------------------------------------------------------------------------------ */
@@ -81,6 +82,7 @@ static void on_answer(void *user, uint64_t cookie, const uint8_t *answer) {
         e->refused = !answer && rg_side_refused(sv->g);
         e->a.peer = p->peer;
         e->a.q = p->q;
+        e->serial = p->serial;
         if (answer && (e->bytes = malloc(p->len))) memcpy(e->bytes, answer, p->len);
         push(sv, e);
     }
@@ -100,7 +102,7 @@ int rg_service_ask(rg_port_t *port, uint64_t peer, const rg_sask_t *q, uint32_t 
     uint8_t raw[RG_SIDE_ASK];
     pending_t *p = malloc(sizeof *p);
     if (!p) return 0;
-    *p = (pending_t){ .sv = sv, .peer = peer, .len = answer_len, .q = *q };
+    *p = (pending_t){ .sv = sv, .peer = peer, .serial = port->serial, .len = answer_len, .q = *q };
     p->q.name = port->name;
     rg_sask_put(&p->q, raw);
     rg_lock(sv->g);
@@ -151,6 +153,7 @@ static void deliver(rg_service_t *sv, event_t *e) {
     pthread_mutex_lock(&sv->lock);
     rg_port_t *p = port_of(sv, e->a.q.name);
     pthread_mutex_unlock(&sv->lock);
+    if (e->is_answer && p && p->serial != e->serial) p = NULL; /* it was asked by one that is gone */
     if (p && e->is_answer) p->ops->answered(p, e->a.peer, &e->a.q, e->bytes, e->refused);
     else if (p) p->ops->asked(p, &e->a);
     else if (!e->is_answer) rg_side_answer(sv->g, RG_SIDE_SERVICE, e->a.peer, e->a.nr, NULL, 0);
@@ -332,6 +335,7 @@ rg_status_t rg_service_add(rg_group_t *g, rg_port_t *p, rg_error_t *err) {
                          "all members");
         } else {
             p->sv = sv;
+            p->serial = ++sv->serial;
             p->next = sv->ports;
             sv->ports = p;
             sv->refs++;

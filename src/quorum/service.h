@@ -36,6 +36,7 @@ typedef struct rg_service {
     struct rg_service_event *first, **last;
     struct rg_service_pending *pending;
     rg_port_t *ports;
+    uint64_t serial; /* of the last port */
     pthread_t thread;
     /* The thread's own: the view when it last looked */
     uint64_t epoch;
@@ -49,6 +50,7 @@ struct rg_port {
     rg_service_t *sv;
     const rg_port_ops_t *ops;
     uint64_t name;
+    uint64_t serial; /* the service's: answers to a port that had this name before are not this one's */
 };
 
 /* Of the root group. A port holds one of these; INVALID: the name is in use. */

@@ -3,6 +3,7 @@
  * that it asks. It relies on engine_rig.h and on src/quorum. */
 #include "engine_rig.h"
 
+#include "api.h"
 #include "quorum/quorum.h"
 #include "regroup_window.h"
 
@@ -118,3 +119,80 @@ static int hostile(rig_member_t *m, void *arg) {
 }
 
 Test(quorum_talk, member_that_asks_for_anything__rounds_and_windows_go_on) { rig_run(3, "tcp", NULL, hostile, NULL); }
+
+/* ---- Two ports of one name, one after the other ------------------------------------------------------------------ */
+
+typedef struct fake {
+    rg_port_t port; /* first */
+    uint64_t peer;
+    uint32_t turn; /* of the question that is to be asked; 0: none */
+    int asked, gives;
+    rg_asked_t held[2];
+    atomic_int n_held, answers, last; /* last: turn of the newest answer */
+} fake_t;
+
+static void fake_asked(rg_port_t *p, const rg_asked_t *a) {
+    fake_t *f = (fake_t *)(void *)p;
+    int n = atomic_load(&f->n_held);
+    if (n < 2) f->held[n] = *a;
+    atomic_store(&f->n_held, n + 1);
+}
+
+static void fake_answered(rg_port_t *p, uint64_t peer, const rg_sask_t *q, const uint8_t *bytes, int refused) {
+    fake_t *f = (fake_t *)(void *)p;
+    (void)peer;
+    (void)bytes;
+    (void)refused;
+    atomic_store(&f->last, (int)q->turn);
+    atomic_fetch_add(&f->answers, 1);
+    rg_service_tell(p);
+}
+
+/* Asks its question once; the other one answers both, in their order, when both have come. */
+static uint64_t fake_step(rg_port_t *p, uint64_t now) {
+    fake_t *f = (fake_t *)(void *)p;
+    const rg_sask_t ask = { .kind = RG_SASK_NEWS, .turn = f->turn };
+    const rg_shead_t head = { 0 };
+    (void)now;
+    if (f->turn && !f->asked) f->asked = rg_service_ask(p, f->peer, &ask, RG_SERVICE_HEAD);
+    for (int i = 0; i < 2 && !f->gives && atomic_load(&f->n_held) == 2; i++)
+        rg_service_answer(p, &f->held[i], rg_service_room(&head, 0), RG_SERVICE_HEAD);
+    f->gives |= atomic_load(&f->n_held) == 2;
+    if (atomic_load(&f->n_held)) rg_service_tell(p);
+    return UINT64_MAX;
+}
+
+static int has_one(void *arg) { return atomic_load(&((fake_t *)arg)->n_held) > 0; }
+static int has_answer(void *arg) { return atomic_load(&((fake_t *)arg)->last) == 2; }
+
+static int two_ports(rig_member_t *m, void *arg) {
+    static const rg_port_ops_t ops = { fake_asked, fake_answered, fake_step };
+    fake_t one = { .port = { .ops = &ops, .name = 77 } }, two = one;
+    const uint64_t until = rig_now() + 20000000000u;
+    (void)arg;
+    if (m->index) RIG_OK(m, rg_service_add(rg_root(m->g), &one.port, NULL));
+    if (rig_gate(m, 0, 2)) return 1;
+    if (m->index) {
+        RIG_OK(m, rg_service_wait(&one.port, has_one, &one, until));
+        if (rig_gate(m, 1, 2) || rig_gate(m, 2, 2)) return 1;
+        rg_service_remove(&one.port);
+        return 0;
+    }
+    rg_group_member(m->g, 1, &one.peer);
+    two.peer = one.peer;
+    one.turn = 1;
+    two.turn = 2;
+    RIG_OK(m, rg_service_add(rg_root(m->g), &one.port, NULL));
+    if (rig_gate(m, 1, 2)) return 1; /* the question is there, and not answered */
+    rg_service_remove(&one.port);
+    RIG_OK(m, rg_service_add(rg_root(m->g), &two.port, NULL));
+    RIG_OK(m, rg_service_wait(&two.port, has_answer, &two, until));
+    RIG_NEED(m, atomic_load(&two.answers) == 1, "%d answers, one of them to a question of another port",
+             atomic_load(&two.answers));
+    rg_service_remove(&two.port);
+    return rig_gate(m, 2, 2);
+}
+
+Test(quorum_talk, port_removed_and_added_again__answer_to_the_first__is_not_the_seconds) {
+    rig_run(2, "tcp", NULL, two_ports, NULL);
+}
