@@ -413,6 +413,7 @@ static int decide(rg_quorum_t *q, rg_status_t st, uint64_t now) {
         unload(&q->places[i]);
         q->places[i].again_ns = 0;
     }
+    if (q->n_places == 1) q->acked = q->open; /* it is shown, and nobody comes later who could say otherwise */
     q->open++;
     q->fresh_epoch = q->epoch;
     rg_quorum_keep(q, d);

@@ -485,3 +485,49 @@ Test(quorum, two_sub_groups__same_id__each_its_own_rounds) {
     rig_run(4, "tcp", NULL, halves, c);
     free(c);
 }
+
+/* ---- Alone, and then not any more -------------------------------------------------------------------------------- */
+
+static int world(rig_member_t *m) {
+    rg_info_t info = RG_INFO_INIT;
+    return rg_group_info(m->g, &info) == RG_OK ? (int)info.world_size : 0;
+}
+
+/* The first member is left alone, decides rounds, and shows them, with nobody else to have them; then one comes. */
+static int alone(rig_member_t *m, void *arg) {
+    course_t *c = arg;
+    rg_quorum_t *q;
+    rg_quorum_result_t r = RG_QUORUM_RESULT_INIT;
+    rg_quorum_config_t config = c->c;
+    float x = 1, out;
+    if (m->index) {
+        rg_group_destroy(m->g);
+        m->g = NULL;
+        if (rig_gate(m, 0, 2)) return 1;
+        m->g = rig_join(m, 1);
+        RIG_NEED(m, m->g, "cannot join");
+        config.first = 4;
+        RIG_OK(m, rg_quorum_create(m->g, &config, &q, NULL));
+    } else {
+        uint64_t until = rig_now() + 30000000000u;
+        while (world(m) != 1 && rig_now() < until) RIG_OK(m, rg_group_boundary(m->g, NULL));
+        RIG_OK(m, rg_quorum_create(m->g, &config, &q, NULL));
+        for (int i = 0; i < 3; i++) RIG_OK(m, rg_quorum_reduce(q, &x, &out, NULL, 0, &r));
+        RIG_NEED(m, r.round == 3 && r.contributors == 1, "round %llu", (unsigned long long)r.round);
+        if (rig_gate(m, 0, 2)) return 1;
+        while (world(m) != 2 && rig_now() < until) RIG_OK(m, rg_group_boundary(m->g, NULL));
+    }
+    RIG_OK(m, rg_quorum_reduce(q, &x, &out, NULL, 5000 * RIG_SLOW, &r));
+    RIG_NEED(m, r.round == 4 && r.contributors == 2 && out == 1, "round %llu of %u", (unsigned long long)r.round,
+             r.contributors);
+    if (rig_gate(m, 1, 2)) return 1;
+    rg_quorum_destroy(q);
+    return 0;
+}
+
+Test(quorum, decided_alone_with_takeover__somebody_comes__rounds_go_on) {
+    course_t *c = course(1, 0, 4);
+    c->c.takeover_us = 100000 * RIG_SLOW;
+    rig_run(2, "tcp", NULL, alone, c);
+    free(c);
+}
