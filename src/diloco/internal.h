@@ -132,6 +132,9 @@ void rg_dl_quorum_passed(rg_diloco_t *d);
 rg_status_t rg_dl_prepare(rg_diloco_t *d, rg_error_t *err);
 rg_status_t rg_dl_not_mine(const rg_diloco_t *d, const char *call, rg_error_t *err); /* INVALID for NULL */
 
+/* The same; CLOSED in a child of fork(), which has not the thread of what is in flight. */
+rg_status_t rg_dl_not_forked(const rg_diloco_t *d, const char *call, rg_error_t *err);
+
 /* flight.c: begins d->round, in this thread or in the layer's own; waits for its end. */
 rg_status_t rg_dl_thread(rg_diloco_t *d, rg_error_t *err);
 void rg_dl_thread_end(rg_diloco_t *d);

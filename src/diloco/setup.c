@@ -18,6 +18,12 @@ rg_status_t rg_dl_not_mine(const rg_diloco_t *d, const char *call, rg_error_t *e
     return d ? RG_OK : rg_fail(err, RG_ERR_INVALID, 0, "%s: d is NULL; make one with rg_diloco_create", call);
 }
 
+rg_status_t rg_dl_not_forked(const rg_diloco_t *d, const char *call, rg_error_t *err) {
+    if (!d || d->forks == rg_os_forks()) return rg_dl_not_mine(d, call, err);
+    return rg_fail(err, RG_ERR_CLOSED, 0,
+                   "%s: this process was forked from the member, which alone may use the handle; make one here", call);
+}
+
 rg_status_t rg_diloco_create(const rg_diloco_config_t *config, rg_diloco_t **out, rg_error_t *err) {
     if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_create: out is NULL; pass the address of a pointer");
     rg_diloco_config_t c;

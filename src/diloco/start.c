@@ -88,7 +88,7 @@ void rg_diloco_stop(rg_diloco_t *d) {
 }
 
 rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) {
-    rg_status_t st = rg_dl_not_mine(d, "rg_diloco_start", err);
+    rg_status_t st = rg_dl_not_forked(d, "rg_diloco_start", err);
     if (st != RG_OK) return st;
     if (!group) return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_start: group is NULL");
     st = rg_dl_prepare(d, err);
@@ -113,19 +113,19 @@ rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) 
     d->rank = info.rank;
     st = rg_dl_sync(d, text, sizeof text);
     if (st != RG_OK) {
-        d->g = NULL;
+        rg_diloco_stop(d);
         return rg_fail(err, st, 0, "rg_diloco_start: %s", text);
     }
     st = rg_dl_quorum_begin(d, err);
     if (st != RG_OK) {
-        d->g = NULL;
+        rg_diloco_stop(d);
         return st;
     }
     if (d->c.serve != RG_OFF && had != group) {
         rg_state_serve_end(d->state);
         st = rg_state_serve(group, d->state, NULL);
         if (st != RG_OK) {
-            d->g = NULL;
+            rg_diloco_stop(d);
             return rg_fail(err, st, 0, "rg_diloco_start: the anchor cannot be served: %s; serve = RG_OFF does without",
                            rg_strerror(st));
         }
@@ -138,7 +138,7 @@ rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) 
 }
 
 rg_status_t rg_diloco_join(rg_diloco_t *d, const rg_config_t *config, rg_group_t **out, rg_error_t *err) {
-    rg_status_t st = rg_dl_not_mine(d, "rg_diloco_join", err);
+    rg_status_t st = rg_dl_not_forked(d, "rg_diloco_join", err);
     if (st != RG_OK) return st;
     if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_join: out is NULL; pass the address of a pointer");
     st = rg_dl_prepare(d, err);

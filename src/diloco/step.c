@@ -214,7 +214,9 @@ void rg_dl_take_in(rg_diloco_t *d, rg_diloco_result_t *res) {
         return;
     }
     if (st != RG_OK) note(res, st, "%s", r->text);
-    else if (r->contributors && !outer_step(d, p, !r->included)) {
+    /* Of a late round the parameters have gone on since it was sent, from an anchor that moves now. Mostly they become
+     * the new one's next; where they do not, they still say the same. */
+    else if (r->contributors && !outer_step(d, p, d->late || !r->included)) {
         st = RG_ERR_INVALID;
         feedback_back(d, p);
         note(res, st, "fragment %u: the outer step would not be finite; a smaller lr, or fewer steps between rounds",
@@ -321,6 +323,11 @@ static void late_step(rg_diloco_t *d, rg_diloco_result_t *res) {
 static rg_status_t begin(rg_diloco_t *d, rg_diloco_result_t *result, rg_diloco_result_t *res) {
     if (rg_struct_check(result, sizeof *result, "rg_diloco_result", NULL) != RG_OK) return RG_ERR_INVALID;
     *res = (rg_diloco_result_t)RG_DILOCO_RESULT_INIT;
+    if (d && d->forks != rg_os_forks()) { /* what is in flight would be waited for, and its thread is not here */
+        note(res, RG_ERR_CLOSED, "this process was forked from the member, which alone may use the handle");
+        rg_struct_out(result, res, sizeof *res, sizeof *res);
+        return RG_ERR_CLOSED;
+    }
     if (d && d->g) return RG_OK;
     note(res, RG_ERR_INVALID, "%s", d ? "not started: call rg_diloco_start() first" : "d is NULL");
     rg_struct_out(result, res, sizeof *res, sizeof *res);
@@ -339,7 +346,8 @@ static rg_status_t end(rg_diloco_t *d, rg_diloco_result_t *result, rg_diloco_res
 rg_status_t rg_diloco_step(rg_diloco_t *d, uint64_t tokens, rg_diloco_result_t *result) {
     rg_diloco_result_t res;
     uint64_t since = rg_os_now_ns();
-    if (begin(d, result, &res) != RG_OK) return RG_ERR_INVALID;
+    rg_status_t st = begin(d, result, &res);
+    if (st != RG_OK) return st;
     d->step++;
     for (uint32_t p = 0; p < d->n; p++) {
         d->fragment[p].tokens += tokens;
@@ -393,7 +401,8 @@ static void meet(rg_diloco_t *d, rg_diloco_result_t *res) {
 rg_status_t rg_diloco_flush(rg_diloco_t *d, rg_diloco_result_t *result) {
     rg_diloco_result_t res;
     uint64_t since = rg_os_now_ns();
-    if (begin(d, result, &res) != RG_OK) return RG_ERR_INVALID;
+    rg_status_t st = begin(d, result, &res);
+    if (st != RG_OK) return st;
     if (!d->late && d->flying >= 0) {
         rg_dl_take_in(d, &res);
         if (d->q && !d->q_open) boundary(d, &res);

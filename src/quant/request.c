@@ -86,9 +86,10 @@ static rg_quant_worker_t *worker_start(rg_quantiser_t *z, int *rc) {
     return NULL;
 }
 
+/* In a child of fork() nobody is at work, and the lock may be taken for ever. */
 int rg_quant_busy(const rg_quantiser_t *z) {
     rg_quant_worker_t *w = z->worker;
-    if (w == NULL) return 0;
+    if (w == NULL || w->forks != rg_os_forks()) return 0;
     pthread_mutex_lock(&w->lock);
     int busy = w->waiting != 0;
     pthread_mutex_unlock(&w->lock);

@@ -3,6 +3,7 @@
  * change nothing, files. Relies on engine_rig.h. */
 #include "engine_rig.h"
 
+#include "diloco/internal.h"
 #include "regroup_diloco.h"
 
 #include <criterion/criterion.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { FIRST = 700, SECOND = 333, ALL = FIRST + SECOND };
@@ -711,6 +713,87 @@ Test(diloco, step__a_round_that_fails__said_in_the_next, .timeout = 60) {
     rig_run(3, "inproc", NULL, loses_nothing, &c);
     c.variant = RG_DILOCO_DELAYED;
     rig_run(3, "inproc", NULL, loses_nothing, &c);
+}
+
+/* Stopped while a late round is in flight, and started again: what was trained meanwhile is said from the anchor that
+ * this round made, and nothing of it twice or backwards. */
+static int stops_in_flight(rig_member_t *m, void *arg) {
+    const rg_diloco_config_t *c = arg;
+    static _Thread_local model_t o;
+    double gone = 0;
+    if (open_model(m, &o, c) || start(m, &o)) return 1;
+    for (uint32_t step = 1; step <= 2 * c->every; step++) {
+        for (uint32_t k = 0; k < m->rig->n; k++) gone += (double)way(k, o.step, 5) / m->rig->n;
+        train(&o, m->index);
+        rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+        RIG_NEED(m, rg_diloco_step(o.d, 1, &r) == RG_OK, "step %u: %s", step, r.text);
+        if (step != c->every + 3) continue;
+        rg_diloco_stop(o.d);
+        if (rig_gate(m, 0, m->rig->n) || start(m, &o)) return 1;
+    }
+    rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+    RIG_NEED(m, rg_diloco_flush(o.d, &r) == RG_OK, "%s", r.text);
+    double want = (double)initial(5) - gone;
+    RIG_NEED(m, fabs((double)o.p[5] - want) < 2e-5, "%g for %g", (double)o.p[5], want);
+    rg_diloco_destroy(o.d);
+    return 0;
+}
+
+Test(diloco, stop__while_a_late_round_is_in_flight__said_once, .timeout = 60) {
+    rg_diloco_config_t c = small(RG_DILOCO_DELAYED);
+    c.lr = 1;
+    c.momentum = 0;
+    rig_run(2, "inproc", NULL, stops_in_flight, &c);
+}
+
+/* A start that fails lets go of the group, which may be destroyed then; the next one begins where the member was. */
+static int start_fails(rig_member_t *m, void *arg) {
+    rg_diloco_config_t c = *(const rg_diloco_config_t *)arg;
+    static _Thread_local model_t o;
+    rg_error_t err = { RG_OK, 0, "" };
+    c.timeout_ms = 300;
+    if (open_model(m, &o, &c) || start(m, &o) || steps_until(m, &o, c.every)) return 1;
+    uint64_t hash = hash_of(&o);
+    if (m->index == 1 && rig_gate(m, 0, 2)) return 1; /* until the other one has had enough */
+    rg_status_t st = rg_diloco_start(o.d, m->g, &err);
+    RIG_NEED(m, st == RG_ERR_TIMEOUT, "%s: %s", rg_status_name(st), err.text);
+    RIG_NEED(m, o.d->g == NULL && o.d->q == NULL, "the reduction of the group is still there");
+    if (m->index == 0 && rig_gate(m, 0, 2)) return 1;
+    if (rig_gate(m, 1, 2) || start(m, &o)) return 1;
+    RIG_NEED(m, hash_of(&o) == hash, "another anchor");
+    rg_diloco_destroy(o.d);
+    return rig_gate(m, 2, 2);
+}
+
+Test(diloco, start__fails__lets_go_of_the_group, .timeout = 60) {
+    rg_diloco_config_t c = by_quorum(1, 0);
+    rig_run(2, "inproc", NULL, start_fails, &c);
+}
+
+/* A child of fork() has the handle, and not the thread that brings home what is in flight. */
+static int forks(rig_member_t *m, void *arg) {
+    const rg_diloco_config_t *c = arg;
+    static _Thread_local model_t o;
+    int status = -1;
+    if (open_model(m, &o, c) || start(m, &o) || steps_until(m, &o, c->every)) return 1;
+    pid_t child = fork();
+    if (child == 0) {
+        rg_error_t err;
+        int wrong = 0;
+        alarm(20);
+        for (uint32_t k = 0; k < 3 * c->every; k++) wrong |= rg_diloco_step(o.d, 1, NULL) != RG_ERR_CLOSED;
+        wrong |= rg_diloco_flush(o.d, NULL) != RG_ERR_CLOSED || rg_diloco_start(o.d, m->g, &err) != RG_ERR_CLOSED;
+        rg_diloco_stop(o.d);
+        rg_diloco_destroy(o.d);
+        _exit(wrong);
+    }
+    RIG_NEED(m, child > 0 && waitpid(child, &status, 0) == child && status == 0, "the child ended with %#x", status);
+    return steps_until(m, &o, 2 * c->every) || finish(m, &o, m->rig->n);
+}
+
+Test(diloco, fork__with_a_round_in_flight__the_child_is_refused, .timeout = 60) {
+    rg_diloco_config_t c = small(RG_DILOCO_DELAYED);
+    rig_run(2, "inproc", NULL, forks, &c);
 }
 
 /* Another configuration on one member is found in the first round; anchors that differ are too, and repaired. */

@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static float value(uint64_t seed, uint32_t member, uint64_t i) {
     uint64_t x = seed * 0x9e3779b97f4a7c15ull + member * 0xbf58476d1ce4e5b9ull + i * 0x94d049bb133111ebull;
@@ -518,6 +520,13 @@ static int busy(rig_member_t *m, void *arg) {
         RIG_OK(m, rg_quant_iall_reduce(z, in, out, 64, RG_SUM, &o, &req));
         RIG_NEED(m, rg_quant_all_reduce(z, in, out, 64, RG_SUM, NULL) == RG_ERR_INVALID, "not busy");
         RIG_NEED(m, rg_quant_test(req, NULL) == RG_AGAIN, "it cannot have ended");
+        int status = -1;
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            _exit(rg_quant_all_reduce(z, in, out, 64, RG_SUM, NULL) != RG_ERR_CLOSED);
+        }
+        RIG_NEED(m, child > 0 && waitpid(child, &status, 0) == child && status == 0, "a child ended with %#x", status);
     }
     RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
     if (m->index != 0) RIG_OK(m, rg_quant_iall_reduce(z, in, out, 64, RG_SUM, &o, &req));
