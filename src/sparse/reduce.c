@@ -450,6 +450,7 @@ static int part_to(job_t *j, uint32_t r, rg_writer_t *w) {
     rg_cursor_t mine, theirs;
     rg_part_t p = own_part(j, r);
     uint64_t count = 0;
+    uint32_t block = j->how.result == RG_SPARSE_TOPK ? 0 : j->block; /* the largest are not whole blocks */
     if (j->how.result == RG_SPARSE_TOPK) p.k = 0;
     rg_cursor_open(&mine, &p, RG_SLICE_LIST, NULL, 0, &j->casts);
     const told_t *t = &j->told_in[r];
@@ -472,7 +473,7 @@ static int part_to(job_t *j, uint32_t r, rg_writer_t *w) {
             own.has[k] |= told.has[k];
         }
         if (w != NULL) rg_writer_window(w, p.base + first, len, &own);
-        else count += rg_window_values(j->block, len, &own);
+        else count += rg_window_values(block, len, &own);
     }
     return rg_cursor_good(&theirs) && (w != NULL || count == (t->count_flaw & TOP_MASK));
 }

@@ -349,6 +349,32 @@ Test(sparse, topk__many_equal_values__the_largest_with_ties_to_the_lower_index, 
     for (uint32_t n = 1; n <= 4; n++) rig_run(n, "inproc", NULL, largest, NULL);
 }
 
+/* The largest are not whole blocks, although the inputs are. */
+static int largest_of_blocks(rig_member_t *m, void *arg) {
+    enum { N = 3000, K = 97 };
+    rg_sparse_reducer_t *z = NULL;
+    rg_sparse_t in = input(RG_INDEX_BLOCKS, RG_F32, m->index, 9, N, 0.3, BLOCKY),
+                first = list_of(RG_INDEX_U32, RG_F32, 0, N), out = list_of(RG_INDEX_U32, RG_F32, 0, N);
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    for (int a = RG_SPARSE_FULL; a >= 0; a--) {
+        rg_sparse_how_t how = RG_SPARSE_HOW_INIT;
+        how.result = RG_SPARSE_TOPK, how.topk = K, how.algorithm = a == RG_SPARSE_FULL ? RG_SPARSE_GATHER : a;
+        rg_sparse_t *to = a == RG_SPARSE_FULL ? &first : &out;
+        to->values = K;
+        RIG_OK(m, rg_sparse_all_reduce(z, &in, to, &how, NULL));
+        RIG_NEED(m, to->values == K && memcmp(to->idx, first.idx, K * 4) == 0 && memcmp(to->val, first.val, K * 4) == 0,
+                 "algorithm %d: %u values", a, (unsigned)to->values);
+    }
+    list_free(&in), list_free(&first), list_free(&out);
+    rg_sparse_reducer_destroy(z);
+    return rig_gate(m, 9, m->rig->n);
+}
+
+Test(sparse, topk_of_blocks__every_algorithm__the_same_elements, .timeout = 60) {
+    for (uint32_t n = 2; n <= 4; n++) rig_run(n, "inproc", NULL, largest_of_blocks, NULL);
+}
+
 /* So many of the largest that the members narrow them down first; they lie unevenly. */
 static int many_largest(rig_member_t *m, void *arg) {
     enum { N = 60000, K = 3000 };
