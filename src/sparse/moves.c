@@ -449,13 +449,16 @@ static void finish(rg_moves_t *m, rg_status_t st, const char *text) {
     if (st != RG_OK) rg_refuse(m->g, st, "%s", m->r.text);
 }
 
-static void count_lost(rg_moves_t *m, const rg_result_t *r, uint32_t there) {
+static int is_among(uint64_t id, const uint64_t *ids, uint32_t n) {
+    uint32_t i = 0;
+    while (i < n && ids[i] != id) i++;
+    return i < n;
+}
+
+static void count_lost(rg_moves_t *m, const uint64_t *ids, uint32_t n) {
     m->lost = 0;
-    for (uint32_t c = 0; c < m->chunks; c++) {
-        int alive = 0;
-        for (uint32_t i = 0; i < there; i++) alive |= r->contributor_ids[i] == m->ids[m->owner[c]];
-        if (!alive) m->lost_chunks[m->lost++] = c;
-    }
+    for (uint32_t c = 0; c < m->chunks; c++)
+        if (!is_among(m->ids[m->owner[c]], ids, n)) m->lost_chunks[m->lost++] = c;
 }
 
 /* From the verdicts, which are the same on all members. */
@@ -489,11 +492,28 @@ static void conclude(rg_moves_t *m, uint32_t there) {
     finish(m, st, text);
 }
 
+/* Members of a plan and newcomers do not mix: those know nothing of it, and would be waited for. All see them, as they
+ * came at a boundary. */
+static int has_newcomers(rg_moves_t *m) {
+    rg_group_t *g = rg_root(m->g);
+    int some = 0;
+    rg_lock(g);
+    rg_roster_t *r = g->phase == RG_PHASE_MEMBER && !m->g->ended ? rg_roster_for(m->g, m->g->gen) : NULL;
+    for (uint32_t i = 0; r != NULL && i < r->n; i++) some |= !is_among(r->ids[i], m->ids, m->n);
+    if (some) count_lost(m, r->ids, r->n);
+    if (r != NULL) rg_roster_put(r);
+    rg_unlock(g);
+    return some;
+}
+
 static void ask_verdicts(rg_moves_t *m) {
     uint32_t n, rank;
     uint64_t epoch;
     rg_status_t st = rg_shape(m->g, &n, &rank, &epoch);
-    if (st == RG_OK && n > m->n) st = RG_ERR_PEER_LOST; /* members of a plan and newcomers do not mix */
+    if (st == RG_OK && has_newcomers(m)) {
+        finish(m, RG_ERR_PEER_LOST, "members have come since the plan was made: make a new one");
+        return;
+    }
     m->mine.status = (uint32_t)-m->worst;
     m->o.timeout_ms = time_left(m->deadline);
     m->phase = AGREEING;
@@ -517,7 +537,7 @@ static void take_verdicts(rg_moves_t *m) {
     } else {
         m->r.epoch = r.epoch;
         m->r.contributors = r.contributors;
-        count_lost(m, &r, r.contributors);
+        count_lost(m, r.contributor_ids, r.contributors);
         conclude(m, r.contributors);
     }
 }

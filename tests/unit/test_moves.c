@@ -14,7 +14,7 @@ enum { CHUNKS = 40 };
 typedef struct world {
     uint64_t bytes[CHUNKS];
     uint32_t owner[CHUNKS], host[RIG_MAX * 4];
-    uint8_t present[RIG_MAX * 4][(CHUNKS + 7) / 8];
+    uint8_t present[RIG_MAX * 4 * ((CHUNKS + 7) / 8)];
     rg_placement_t p;
 } world_t;
 
@@ -26,7 +26,7 @@ static void make_world(world_t *w, uint32_t n, uint32_t chunks, uint64_t most, u
     w->p.chunks = chunks, w->p.bytes = w->bytes, w->p.owner = w->owner;
     uint64_t want = rig_random(&seed) % 4;
     for (uint32_t r = 0; r < n; r++) w->host[r] = r > 0 && rig_random(&seed) % 2 ? w->host[rig_random(&seed) % r] : r;
-    uint8_t *rows = &w->present[0][0];
+    uint8_t *rows = w->present;
     w->p.present = rows;
     for (uint32_t c = 0; c < chunks; c++) {
         w->bytes[c] = rig_random(&seed) % 8 == 0 ? 0 : rig_random(&seed) % most / unit * unit;
@@ -370,4 +370,55 @@ Test(moves, gather_and_reduce__a_member_dies_at_any_moment__the_others_know_what
         death_t d = { 30 + k * 211, k % 2 };
         rig_run(4, "inproc", NULL, loses, &d);
     }
+}
+
+/* A member goes and another comes for it: there are as many as the plan was made for, and one of them has no plan. */
+static int replaced(rig_member_t *m, void *arg) {
+    world_t *w = arg;
+    held_t h;
+    rg_moves_t *plan = NULL;
+    rg_result_t r = RG_RESULT_INIT;
+    const uint32_t n = m->rig->n;
+    const uint64_t until = rig_now() + 30000000000u;
+    uint64_t old = 0, now = 0;
+    rg_info_t info = RG_INFO_INIT;
+    RIG_OK(m, rg_moves_create(m->g, &w->p, NULL, &plan));
+    rg_group_member(m->g, n - 1, &old);
+    if (rig_gate(m, 0, n)) return 1;
+    if (m->index == n - 1) {
+        rg_moves_destroy(plan);
+        rg_group_destroy(m->g);
+        m->g = rig_join(m, 1);
+        RIG_NEED(m, m->g, "cannot join");
+        return rig_gate(m, 1, n);
+    }
+    uint32_t want = 0;
+    for (uint32_t i = 0; i < CHUNKS; i++) want += w->owner[i] == n - 1;
+    do {
+        RIG_OK(m, rg_group_boundary(m->g, NULL));
+        RIG_OK(m, rg_group_info(m->g, &info));
+        if (info.world_size == n) rg_group_member(m->g, n - 1, &now);
+    } while ((info.world_size != n || now == 0 || now == old) && rig_now() < until);
+    hold(&h, w, m->index);
+    uint64_t begun = rig_now();
+    RIG_OK(m, rg_moves_gather(plan, h.chunk, NULL));
+    rg_status_t st = rg_moves_wait(plan, &r);
+    RIG_NEED(m, st == RG_ERR_PEER_LOST && rig_now() - begun < 5000000000u, "%s after %u ms: %s", rg_status_name(st),
+             (unsigned)((rig_now() - begun) / 1000000), r.text);
+    uint32_t lost = rg_moves_lost(plan, NULL, 0);
+    RIG_NEED(m, lost == want, "%u chunks lost, not %u", lost, want);
+    let_go(&h);
+    rg_moves_destroy(plan);
+    return rig_gate(m, 1, n);
+}
+
+Test(moves, gather__a_member_was_replaced__peer_lost_at_once, .timeout = 60) {
+    world_t *w = malloc(sizeof *w);
+    rg_config_t config = RG_CONFIG_INIT;
+    config.op_timeout_ms = 10000 * RIG_SLOW;
+    for (uint32_t n = 2; n <= 4; n++) {
+        make_world(w, n, CHUNKS, 1000, 1, n);
+        rig_run(n, "tcp", &config, replaced, w);
+    }
+    free(w);
 }
