@@ -202,7 +202,8 @@ typedef struct rg_config {
     uint32_t max_rate_mbit; /* RG_MAX_RATE_MBIT most that this process sends to each other member over TCP, in 10^6 bits
                                per second, all rails together; no limit */
     uint32_t measure_every; /* RG_MEASURE_EVERY every so many boundaries rg_group_boundary() measures the links first,
-                               as rg_group_measure() does; never. Equal on all members */
+                               as rg_group_measure() does, and goes on as it was where that fails; never. Equal on all
+                               members */
     uint32_t reserved;      /* 0 */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \

@@ -159,6 +159,26 @@ Test(measure, boundaries__with_measure_every__do_it_by_themselves, .timeout = 12
     rig_run(3, "tcp", &c, boundary_body, NULL);
 }
 
+/* A pair that ran out of time knows of it, and the others need not: all pass the boundary. */
+static int late_boundary_body(rig_member_t *m, void *arg) {
+    rg_change_t change = RG_CHANGE_INIT;
+    (void)arg;
+    RIG_OK(m, rg_group_boundary(m->g, &change));
+    if (m->index == 1 && rig_gate(m, 0, 2)) return 1; /* until the other one has had enough */
+    rg_status_t st = rg_group_boundary(m->g, &change);
+    if (m->index == 0 && rig_gate(m, 0, 2)) return 1;
+    RIG_OK(m, st);
+    RIG_NEED(m, change.boundary == 2, "boundary %u", (unsigned)change.boundary);
+    return rig_gate(m, 1, 2) || all_sum(m, 2);
+}
+
+Test(measure, boundary__measuring_runs_out_of_time__passed_by_all, .timeout = 60) {
+    rg_config_t c = apart();
+    c.measure_every = 1;
+    c.op_timeout_ms = 500;
+    rig_run(2, "tcp", &c, late_boundary_body, NULL);
+}
+
 /* ---- What is in force ------------------------------------------------------------------------------------------- */
 
 static const uint32_t ring[] = { 0, 2, 3, 1 }, rate[] = { 12000, 12000, 12000, 3000 };
