@@ -298,6 +298,7 @@ static int several_silent(const rg_coord_t *c) {
 static void coord_scan(rg_coord_t *c) {
     uint64_t every = c->p.heartbeat_ns / 8, gap = c->now - c->last_scan;
     uint64_t slept = c->last_scan && gap > 3 * every ? gap - every : 0;
+    if (slept) c->woke_at = c->now;
     c->last_scan = c->now;
     c->scan_at = c->population ? c->now + every : NEVER;
     for (uint32_t i = c->population; i-- > 0;) {
@@ -317,7 +318,9 @@ static void coord_scan(rg_coord_t *c) {
             continue;
         }
         int watched = rg_coord_succeeds(c) && c->now - s->last_heard <= c->p.heartbeat_ns + every;
-        if (several && s->state == RG_SEAT_MEMBER && s->conn && s->suspect != RG_SUSPECT_FIRM) rg_coord_absent(c, s);
+        /* Who has not been heard since this office slept may have gone to look for another meanwhile. */
+        int away = several || (rg_coord_succeeds(c) && c->woke_at && s->last_heard <= c->woke_at);
+        if (away && s->state == RG_SEAT_MEMBER && s->conn && s->suspect != RG_SUSPECT_FIRM) rg_coord_absent(c, s);
         else if (!watched) not_heard(c, s);
     }
     rg_coord_candidate_paths(c);

@@ -120,6 +120,7 @@ struct rg_coord {
     rg_coord_params_t p;
     int broken;
     uint64_t woke_until; /* after a sleep of this machine itself: members that hung up meanwhile may still come back */
+    uint64_t woke_at; /* when it last went on after it had slept, as its scans saw it; 0: never */
     uint64_t now, last_scan, scan_at, retransmit_at, complaint_at, lost_at, flush_at, grow_at, check_due, vacant_at;
     rg_term_t term;
     uint64_t next_id;

@@ -102,6 +102,25 @@ Test(succession, the_coordinator_was_stopped_and_most_hung_up__nobody_is_expelle
     rig_end(&r);
 }
 
+/* One of them went to look for another office meanwhile, and nothing told this one so; the others are back. */
+Test(succession, the_coordinator_was_stopped_and_one_is_still_looking__it_is_waited_for) {
+    group(4, 0);
+    r.conn[3] = 0;
+    rig_member(&r, 3, (rg_member_event_t){ .type = RG_MEV_CONTROL_DOWN });
+    r.now += 3 * RIG_HEARTBEAT;
+    rig_coord(&r, RG_CEV_TICK, 0, NULL, 0);
+    rig_settle(&r);
+    rig_pass(&r, 4 * RIG_HEARTBEAT);
+    cr_assert(r.coord->n == 4);
+    rig_connect(&r, 3);
+    rig_pass(&r, 6 * RIG_HEARTBEAT);
+    cr_assert(r.coord->n == 4 && rg_member_view(r.m[3])->n == 4);
+    r.conn[3] = 0; /* the office has been awake since: it is missed as fast as ever */
+    rig_pass(&r, 2 * RIG_HEARTBEAT);
+    cr_assert(r.coord->n == 3);
+    rig_end(&r);
+}
+
 Test(succession, half_of_the_voters_with_the_first_member__go_on) {
     group(3, 0);
     office_dies(3);
