@@ -116,12 +116,14 @@ void rg_quorum_destroy(rg_quorum_t *q) {
 /* ---- Giving ------------------------------------------------------------------------------------------------------ */
 
 static rg_status_t refuse(rg_quorum_t *q, rg_status_t st, const char *fmt, ...) {
+    rg_group_t *g = q->port.sv->g;
     va_list ap;
-    pthread_mutex_lock(&q->lock);
     va_start(ap, fmt);
-    vsnprintf(q->text, sizeof q->text, fmt, ap);
+    vsnprintf(q->refusal, sizeof q->refusal, fmt, ap);
     va_end(ap);
-    pthread_mutex_unlock(&q->lock);
+    rg_lock(g);
+    rg_group_set_errmsg(g, "quorum reduction %u: %s", q->c.id, q->refusal);
+    rg_unlock(g);
     return st;
 }
 
@@ -327,7 +329,7 @@ rg_status_t rg_quorum_reduce(rg_quorum_t *q, const float *in, float *out, const 
     st = rg_quorum_begin(q, in, input);
     if (st == RG_OK) return rg_quorum_wait(q, out, timeout_ms, result);
     rg_quorum_result_t r = begin_result(q, result);
-    snprintf(r.text, sizeof r.text, "%s", q->text);
+    snprintf(r.text, sizeof r.text, "%s", q->refusal);
     return hand_over(q, st, &r, result);
 }
 

@@ -84,6 +84,7 @@ struct rg_quorum {
     uint64_t round;      /* of the next call, or of what is begun */
     rg_gift_t *mine;     /* what was given to it */
     rg_gift_t *carry;    /* what was late */
+    char refusal[256];   /* why the last call was not begun */
 
     /* The thread's: as a member */
     uint64_t epoch, leader; /* whose decisions count in this view */

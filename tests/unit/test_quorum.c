@@ -420,6 +420,7 @@ static int refusals(rig_member_t *m, void *arg) {
     rg_quorum_input_t in = RG_QUORUM_INPUT_INIT;
     rg_quorum_t *q, *other;
     rg_error_t err;
+    rg_quorum_result_t r = RG_QUORUM_RESULT_INIT;
     float x = 1;
     c.count = 1;
     c.op = RG_MAX;
@@ -442,10 +443,15 @@ static int refusals(rig_member_t *m, void *arg) {
              err.text);
     in.weighted = 1;
     in.weight = NAN;
-    RIG_NEED(m, rg_quorum_begin(q, &x, &in) == RG_ERR_INVALID, "weight");
-    RIG_NEED(m, rg_quorum_wait(q, &x, 0, NULL) == RG_ERR_INVALID, "nothing was begun");
+    RIG_NEED(m, rg_quorum_begin(q, &x, &in) == RG_ERR_INVALID && strstr(rig_errmsg(m), "weight"), "%s", rig_errmsg(m));
+    RIG_NEED(m, rg_quorum_wait(q, &x, 0, NULL) == RG_ERR_INVALID && strstr(rig_errmsg(m), "no round was begun"), "%s",
+             rig_errmsg(m));
     RIG_NEED(m, rg_quorum_reduce(q, &x, NULL, NULL, 0, NULL) == RG_ERR_INVALID, "out");
     RIG_OK(m, rg_quorum_reduce(q, &x, &x, NULL, 0, NULL));
+    RIG_OK(m, rg_quorum_begin(q, &x, NULL));
+    RIG_NEED(m, rg_quorum_seek(q, 9) == RG_ERR_INVALID && strstr(rig_errmsg(m), "was begun"), "%s", rig_errmsg(m));
+    RIG_OK(m, rg_quorum_wait(q, &x, 0, &r));
+    RIG_NEED(m, !r.text[0], "a text with a result: %s", r.text);
     rg_group_abort(m->g);
     RIG_NEED(m, rg_quorum_reduce(q, &x, &x, NULL, 0, NULL) == RG_ERR_ABORTED, "the group is over");
     rg_group_destroy(m->g);
