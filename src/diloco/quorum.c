@@ -19,9 +19,10 @@ static uint64_t step_of_round(const rg_diloco_t *d, uint64_t r) {
     return (r - 1) / d->n * d->c.every + (p + 1) * d->c.every / d->n;
 }
 
+/* The step may be what another member, or a file, says: any number. */
 static uint64_t rounds_until(const rg_diloco_t *d, uint64_t step) {
-    uint64_t r = step / d->c.every * d->n;
-    while (step_of_round(d, r + 1) <= step) r++;
+    uint64_t r = step / d->c.every * d->n, left = step % d->c.every;
+    for (uint64_t p = 0; p < d->n && (p + 1) * d->c.every / d->n <= left; p++) r++;
     return r;
 }
 

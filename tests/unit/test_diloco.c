@@ -770,6 +770,35 @@ Test(diloco, start__fails__lets_go_of_the_group, .timeout = 60) {
     rig_run(2, "inproc", NULL, start_fails, &c);
 }
 
+/* The place in the schedule comes from other members, and from files. */
+static int starts_anywhere(rig_member_t *m, void *arg) {
+    rg_diloco_config_t c = *(const rg_diloco_config_t *)arg;
+    static _Thread_local model_t o;
+    rg_error_t err = { RG_OK, 0, "" };
+    c.quorum = 1;
+    for (uint64_t step = 0; step < 3 * c.every; step++) {
+        if (open_model(m, &o, &c)) return 1;
+        RIG_NEED(m, rg_dl_prepare(o.d, &err) == RG_OK, "%s", err.text);
+        o.d->shared[0] = step + c.overlap;
+        if (start(m, &o)) return 1;
+        uint64_t rounds = 0;
+        for (uint64_t s = 1; s <= step; s++) rounds += rg_outer_due(s, c.every, o.d->n) >= 0;
+        RIG_NEED(m, o.d->q_next == rounds + 1, "step %u: round %u", (unsigned)step, (unsigned)o.d->q_next);
+        rg_diloco_destroy(o.d);
+    }
+    if (open_model(m, &o, &c)) return 1;
+    RIG_NEED(m, rg_dl_prepare(o.d, &err) == RG_OK, "%s", err.text);
+    o.d->shared[0] = UINT64_MAX - 1;
+    rg_diloco_start(o.d, m->g, &err); /* it ends */
+    rg_diloco_destroy(o.d);
+    return 0;
+}
+
+Test(diloco, start__any_place_in_the_schedule__its_round, .timeout = 30) {
+    rg_diloco_config_t c = by_quorum(3, 1);
+    rig_run(1, "inproc", NULL, starts_anywhere, &c);
+}
+
 /* A child of fork() has the handle, and not the thread that brings home what is in flight. */
 static int forks(rig_member_t *m, void *arg) {
     const rg_diloco_config_t *c = arg;
