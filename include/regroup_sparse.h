@@ -253,8 +253,8 @@ typedef struct rg_placement {
 typedef struct rg_moves rg_moves_t;
 
 /* Called by all members, with equal placements (a difference is MISMATCH everywhere). Copies what it needs. Of opts,
- * tag and timeout_ms count. INVALID everywhere: an owner that is no rank, or is not to have its chunk; the text is with
- * the group. NOMEM. The group may be a sub-group; it outlives the plan. */
+ * tag and timeout_ms count. INVALID everywhere: an owner that is no rank, or is not to have its chunk, or more than
+ * 2^56 bytes in all; the text is with the group. NOMEM. The group may be a sub-group; it outlives the plan. */
 rg_status_t rg_moves_create(rg_group_t *group, const rg_placement_t *p, const rg_opts_t *opts, rg_moves_t **out);
 
 /* Ends what is in flight first, as rg_moves_wait() would after rg_moves_cancel(). */

@@ -6,12 +6,15 @@
 #define CHAIN_BYTES (256u << 10)
 #define PIECE_BYTES (32u << 10)
 #define PIECES_MOST 64u
+#define BYTES_MOST (1ull << 56) /* of all chunks: sums of offsets are far from overflowing */
 
 const char *rg_placement_flaw(const rg_placement_t *p, uint32_t n) {
     if (p == NULL || p->size != sizeof *p) return "is not initialised: use RG_PLACEMENT_INIT";
     if (p->chunks == 0) return NULL;
     if (p->bytes == NULL || p->owner == NULL || p->present == NULL)
         return "has chunks, but bytes, owner or present is NULL";
+    for (uint64_t c = 0, all = 0; c < p->chunks; all += p->bytes[c++])
+        if (p->bytes[c] > BYTES_MOST - all) return "has more bytes than any memory";
     for (uint32_t c = 0; c < p->chunks; c++) {
         if (p->owner[c] >= n) return "has an owner that is no rank";
         if (!rg_placed(p, p->owner[c], c)) return "has an owner that is not to have its chunk";

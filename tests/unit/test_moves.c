@@ -268,6 +268,10 @@ static int wrong(rig_member_t *m, void *arg) {
     if (odd) w.owner[2] += m->rig->n;
     RIG_NEED(m, rg_moves_create(m->g, &w.p, NULL, &z) == RG_ERR_INVALID && z == NULL, "owners: %s", rig_errmsg(m));
     if (odd) w.owner[2] -= m->rig->n;
+    uint64_t was = w.bytes[3];
+    if (odd) w.bytes[3] = UINT64_MAX;
+    RIG_NEED(m, rg_moves_create(m->g, &w.p, NULL, &z) == RG_ERR_INVALID && z == NULL, "bytes: %s", rig_errmsg(m));
+    w.bytes[3] = was;
     RIG_OK(m, rg_moves_create(m->g, &w.p, NULL, &z));
     hold(&h, &w, m->index);
     RIG_NEED(m, rg_moves_gather(z, NULL, NULL) == RG_ERR_INVALID, "NULL: %s", rig_errmsg(m));
