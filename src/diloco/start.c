@@ -99,6 +99,7 @@ rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) 
         rg_diloco_result_t before = RG_DILOCO_RESULT_INIT;
         rg_dl_take_in(d, &before);
     }
+    d->q_open = 0; /* its rounds end with the reduction, which is made anew */
     if (!d->g) {
         st = make_codecs(d, group, err);
         if (st != RG_OK) return st;

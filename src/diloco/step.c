@@ -165,11 +165,11 @@ static int outer_step(rg_diloco_t *d, uint32_t p, int shift) {
     return 1;
 }
 
-/* What is in flight is still this member's word. */
+/* What is in flight, or given to a round that is not decided yet, is still this member's word. */
 void rg_dl_forget(rg_diloco_t *d) {
     for (uint32_t p = 0; p < d->n; p++) {
         rg_dl_fragment_t *f = &d->fragment[p];
-        int flies = d->flying == (int64_t)p;
+        int flies = d->flying == (int64_t)p || (d->q_open && d->open == (int64_t)p);
         rg_dl_adopt(d, p, 0);
         f->tokens = flies ? d->round.tokens : 0;
         f->steps = flies ? d->round.steps : 0;

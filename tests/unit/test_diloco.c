@@ -770,6 +770,40 @@ Test(diloco, start__fails__lets_go_of_the_group, .timeout = 60) {
     rig_run(2, "inproc", NULL, start_fails, &c);
 }
 
+/* What was given to a round that is not decided is still counted after a reset, for it is taken off when it is. */
+static int resets_with_a_round_open(rig_member_t *m, void *arg) {
+    rg_diloco_config_t c = *(const rg_diloco_config_t *)arg;
+    static _Thread_local model_t o;
+    rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+    c.timeout_ms = 300;
+    if (open_model(m, &o, &c) || start(m, &o) || steps_until(m, &o, c.every - 1)) return 1;
+    if (m->index == 1 && rig_gate(m, 0, 2)) return 1; /* until the other one has had enough */
+    train(&o, m->index);
+    rg_status_t st = rg_diloco_step(o.d, 1, &r);
+    if (m->index == 0) {
+        RIG_NEED(m, st == RG_ERR_TIMEOUT, "%s: %s", rg_status_name(st), r.text);
+        RIG_OK(m, rg_diloco_reset(o.d));
+        if (rig_gate(m, 0, 2) || rig_gate(m, 1, 2)) return 1;
+        for (uint32_t k = 0; k < c.every; k++) {
+            train(&o, m->index);
+            RIG_NEED(m, rg_diloco_step(o.d, 1, &r) == RG_OK, "step %u: %s", k, r.text);
+        }
+        RIG_NEED(m, o.d->fragment[0].tokens == c.every && o.d->fragment[0].steps == c.every, "%llu tokens, %llu steps",
+                 (unsigned long long)o.d->fragment[0].tokens, (unsigned long long)o.d->fragment[0].steps);
+    } else {
+        RIG_NEED(m, st == RG_OK && r.contributors == 2, "%s: %s", rg_status_name(st), r.text);
+        if (rig_gate(m, 1, 2)) return 1;
+    }
+    if (rig_gate(m, 2, 2)) return 1;
+    rg_diloco_destroy(o.d);
+    return rig_gate(m, 3, 2);
+}
+
+Test(diloco, reset__with_a_round_undecided__counts_stay_right, .timeout = 60) {
+    rg_diloco_config_t c = by_quorum(1, 0);
+    rig_run(2, "inproc", NULL, resets_with_a_round_open, &c);
+}
+
 /* The place in the schedule comes from other members, and from files. */
 static int starts_anywhere(rig_member_t *m, void *arg) {
     rg_diloco_config_t c = *(const rg_diloco_config_t *)arg;
