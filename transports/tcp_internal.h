@@ -150,6 +150,7 @@ typedef struct tune {
     char name[2][16];
     int now; /* candidate in use; 0: reno, 1: the system's */
     int same, buffer, far;
+    int untimed;    /* no round trip is known yet: nothing is chosen */
     uint32_t frame; /* most payload of a frame; 0: SEGMENT */
     uint32_t trial;
 } tune_t;
@@ -366,7 +367,7 @@ void rgt_set_options(rg_tp_t *tp, int fd);
 void rgt_dial_try(conn_t *c);
 void rgt_dial_greet(conn_t *c);
 void rgt_dial_later(conn_t *c, const char *why, int e); /* the next address, or a rest */
-int rgt_begun_anew(rg_tp_t *tp, const link_t *l); /* the peer dials it as a new link: it has given this one up */
+int rgt_begun_anew(rg_tp_t *tp, const link_t *l);       /* the peer dials it as a new link: it has given this one up */
 int rgt_greeting_read(conn_t *c);
 int rgt_greeting_fits(const conn_t *c, const hello_t *h); /* an answer: from the right process, about this link */
 int rgt_hello_send(conn_t *c, const hello_t *h);          /* 0 when all of it is out */

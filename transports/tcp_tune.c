@@ -18,6 +18,7 @@
                            * samples of it scatter more than the candidates differ (docs/performance.md) */
 #define LONG_RTT_US 5000u /* from here on losses and queues matter more than a trial shows */
 #define LONG_SAMPLE (2ull << 20) /* between two looks at a long connection: its buffer has to keep up with its rate */
+#define FIRST_SAMPLE (64u << 10) /* until a round trip has been timed */
 #define LONG_FRAME (64u << 10)   /* of several long rails: what one of them has taken waits for that one */
 #define BUFFER_MOST (64u << 20)
 #define BUFFER_ENOUGH (2u << 20) /* the kernel's own sizing reaches this, of payload */
@@ -84,8 +85,14 @@ void rgt_tune_begin(conn_t *c) {
     memset(t, 0, sizeof *t);
     t->next_at = UINT64_MAX;
     int known = take_sample(c->fd, &s);
-    t->far = known && s.min_rtt_us >= LONG_RTT_US;
+    /* Of an accepted connection whose handshake needed a second try the kernel knows no time before data. */
+    t->untimed = known && s.min_rtt_us == UINT32_MAX;
+    t->far = known && !t->untimed && s.min_rtt_us >= LONG_RTT_US;
     pace(c, t->far);
+    if (t->untimed) {
+        begin_sample(c, &s, FIRST_SAMPLE);
+        return;
+    }
     if (t->far) {
         share(c);
         begin_sample(c, &s, LONG_SAMPLE);
@@ -104,6 +111,10 @@ void rgt_tune_begin(conn_t *c) {
 void rgt_tune(conn_t *c) {
     tune_t *t = &c->tune;
     sample_t s;
+    if (t->untimed) {
+        rgt_tune_begin(c);
+        return;
+    }
     if (!take_sample(c->fd, &s)) {
         t->next_at = UINT64_MAX;
         return;

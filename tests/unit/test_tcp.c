@@ -4,6 +4,7 @@
 #include "transports/tcp_internal.h"
 
 #include <criterion/criterion.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -103,4 +104,26 @@ Test(tcp, frames__that_overlap_on_two_rails__end_the_link_and_not_the_receive, .
     cr_assert(strstr(got.text, "contradicts"), "%s", got.text);
     rg_transport_tcp.close(a.tp);
     rg_transport_tcp.close(b.tp);
+}
+
+/* The kernel tells the longest time there is for a round trip that it has not timed. That is no long link: nothing is
+ * chosen until there is a time. */
+Test(tcp, tune__round_trip_not_timed_yet__chosen_when_it_is, .timeout = 60) {
+    static rg_tp_t tp;
+    static link_t link;
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    conn_t c = { .tp = &tp, .link = &link, .fd = socket(AF_INET, SOCK_STREAM, 0) };
+    link.rails = 2;
+    memcpy(tp.congestion, "auto", 5);
+    cr_assert(bind(listener, (struct sockaddr *)&at, len) == 0 && listen(listener, 1) == 0);
+    cr_assert(getsockname(listener, (struct sockaddr *)&at, &len) == 0);
+    rgt_tune_begin(&c);
+    cr_assert(!c.tune.far && !c.tune.frame && c.tune.next_at < UINT64_MAX, "an unknown time counts as a long one");
+    cr_assert(connect(c.fd, (struct sockaddr *)&at, len) == 0);
+    rgt_tune(&c);
+    cr_assert(!c.tune.untimed && !c.tune.far && strcmp(c.tune.name[0], "reno") == 0, "not chosen");
+    close(c.fd);
+    close(listener);
 }
