@@ -100,7 +100,7 @@ typedef struct rg_diloco rg_diloco_t;
 /* Errors: INVALID (the text names the field), NOMEM. */
 rg_status_t rg_diloco_create(const rg_diloco_config_t *config, rg_diloco_t **out, rg_error_t *err);
 
-/* Stops, and frees. NULL is fine. */
+/* Stops, and frees: the tensors are still there until then, for what is in flight is merged. NULL is fine. */
 void rg_diloco_destroy(rg_diloco_t *d);
 
 #define RG_DILOCO_ALONE 1u /* a fragment of its own, merged by AVG: for embeddings */
@@ -147,11 +147,12 @@ typedef struct rg_diloco_result {
     }
 
 /* After each step of the program's optimiser; tokens is what it learned from. Sends and merges what is due: parameters
- * are changed here and nowhere else. result may be NULL. A round that fails gives the same error on all members, and
- * changes nothing; the next is made when its time comes. Errors: those of operations; INVALID (somebody's parameters
- * are not finite: that member can rg_diloco_reset(); or the outer step would not be), MISMATCH (anchors, configurations
- * or schedules differ: rg_diloco_start() on all members repairs anchors). With EAGER, DELAYED and CO2 what is said has
- * left the parameters for the anchor's by then; where such a round fails it is kept and said again in the next one. */
+ * are changed here, and by flush, reset, load, start and stop alone. result may be NULL. A round that fails gives the
+ * same error on all members, and changes nothing; the next is made when its time comes. Errors: those of operations;
+ * INVALID (somebody's parameters are not finite: that member can rg_diloco_reset(); or the outer step would not be),
+ * MISMATCH (anchors, configurations or schedules differ: rg_diloco_start() on all members repairs anchors). With
+ * EAGER, DELAYED and CO2 what is said has left the parameters for the anchor's by then; where such a round fails it is
+ * kept and said again in the next one. */
 rg_status_t rg_diloco_step(rg_diloco_t *d, uint64_t tokens, rg_diloco_result_t *result);
 
 /* Every member calls it: merges what is in flight, then makes one round of every fragment at once, without overlap.
