@@ -210,34 +210,44 @@ void rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint
     (void)n;
 }
 
-static void send_answer(rg_group_t *g, const outgoing_t *o) {
+/* 0: everything that may be under way is. */
+static int send_answer(rg_group_t *g, const outgoing_t *o) {
     uint32_t link = rg_link_of(g, o->peer);
     slot_t *k = link == UINT32_MAX ? NULL : slot_take(g->side, SLOT_ANSWERING, o->peer, o->nr, o->answer);
     if (k) {
         k->host = o->host;
         post(g, link, (uint32_t)(k - g->side->slots), OP_ANSWER, o->len, 0);
-        return;
+        return 1;
     }
+    if (link != UINT32_MAX) return 0;
     const rg_side_host_t *h = &g->side->host[o->host];
     if (o->answer && g->side->hosted[o->host]) h->sent(h->user, o->peer);
     free(o->answer);
+    return 1;
 }
 
+/* What finds no room waits, in its order, for the end of something that is under way, after which this is called. */
 void rg_side_tick(rg_group_t *g) {
     struct rg_side *s = g->side;
     if (!atomic_load_explicit(&s->any_out, memory_order_relaxed)) return;
     pthread_mutex_lock(&s->out_lock);
-    outgoing_t *o = s->first;
+    outgoing_t *o = s->first, **last = s->last;
     s->first = NULL;
     s->last = &s->first;
     atomic_store(&s->any_out, 0);
     pthread_mutex_unlock(&s->out_lock);
-    while (o) {
+    while (o && send_answer(g, o)) {
         outgoing_t *next = o->next;
-        send_answer(g, o);
         free(o);
         o = next;
     }
+    if (!o) return;
+    pthread_mutex_lock(&s->out_lock);
+    *last = s->first;
+    if (!s->first) s->last = last;
+    s->first = o;
+    atomic_store(&s->any_out, 1);
+    pthread_mutex_unlock(&s->out_lock);
 }
 
 /* ---- Asking ------------------------------------------------------------------------------------------------------ */

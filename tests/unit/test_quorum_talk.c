@@ -8,6 +8,7 @@
 #include "regroup_window.h"
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 Test(quorum_talk, questions_and_heads__written_and_read__the_same) {
@@ -195,4 +196,81 @@ static int two_ports(rig_member_t *m, void *arg) {
 
 Test(quorum_talk, port_removed_and_added_again__answer_to_the_first__is_not_the_seconds) {
     rig_run(2, "tcp", NULL, two_ports, NULL);
+}
+
+/* ---- Many answers at once ---------------------------------------------------------------------------------------- */
+
+#define MANY 700
+#define MANY_BYTES (RG_SERVICE_HEAD + 65536)
+
+typedef struct many {
+    rg_port_t port;
+    rg_group_t *g;
+    uint64_t peer;
+    int asks, asked, gave;
+    rg_asked_t held[2 * MANY];
+    atomic_int n_held, answers, none;
+} many_t;
+
+static void many_asked(rg_port_t *p, const rg_asked_t *a) {
+    many_t *f = (many_t *)(void *)p;
+    f->held[atomic_fetch_add(&f->n_held, 1)] = *a;
+}
+
+static void many_answered(rg_port_t *p, uint64_t peer, const rg_sask_t *q, const uint8_t *bytes, int refused) {
+    many_t *f = (many_t *)(void *)p;
+    (void)peer, (void)q, (void)refused;
+    atomic_fetch_add(bytes ? &f->answers : &f->none, 1);
+    rg_service_tell(p);
+}
+
+/* Two members ask; the one that is asked answers when it has all questions. */
+static uint64_t many_step(rg_port_t *p, uint64_t now) {
+    many_t *f = (many_t *)(void *)p;
+    const rg_shead_t head = { 0 };
+    const rg_sask_t ask = { .kind = RG_SASK_READ };
+    while (f->asks && f->asked < MANY && rg_service_ask(p, f->peer, &ask, MANY_BYTES)) f->asked++;
+    if (atomic_load(&f->n_held) < 2 * MANY || f->gave) return now + 1000000;
+    f->gave = 1;
+    rg_lock(f->g); /* so that they are all there before the first one can leave */
+    for (int i = 0; i < 2 * MANY; i++) {
+        uint8_t *to = rg_service_room(&head, 65536);
+        if (to) memset(to + RG_SERVICE_HEAD, 1, 65536);
+        rg_service_answer(p, &f->held[i], to, MANY_BYTES);
+    }
+    rg_unlock(f->g);
+    return now + 1000000;
+}
+
+static int many_all(void *arg) {
+    many_t *f = arg;
+    return atomic_load(&f->answers) + atomic_load(&f->none) == MANY;
+}
+
+static int many_questions(rig_member_t *m, void *arg) {
+    static const rg_port_ops_t ops = { many_asked, many_answered, many_step };
+    many_t *f = calloc(1, sizeof *f);
+    (void)arg;
+    RIG_NEED(m, f, "no memory");
+    f->g = rg_root(m->g);
+    f->port.ops = &ops;
+    f->port.name = 78;
+    RIG_OK(m, rg_group_member(m->g, 0, &f->peer));
+    f->asks = m->index != 0;
+    if (m->index && rig_gate(m, 0, 3)) return 1;
+    RIG_OK(m, rg_service_add(rg_root(m->g), &f->port, NULL));
+    if (!m->index && rig_gate(m, 0, 3)) return 1;
+    if (m->index) {
+        rg_service_wait(&f->port, many_all, f, rig_now() + 30000000000u * RIG_SLOW);
+        RIG_NEED(m, atomic_load(&f->answers) == MANY, "%d answers, %d refused", atomic_load(&f->answers),
+                 atomic_load(&f->none));
+    }
+    if (rig_gate(m, 1, 3)) return 1;
+    rg_service_remove(&f->port);
+    free(f);
+    return rig_gate(m, 2, 3);
+}
+
+Test(quorum_talk, answers__more_than_may_be_under_way_at_once__all_come, .timeout = 120) {
+    rig_run(3, "tcp", NULL, many_questions, NULL);
 }
