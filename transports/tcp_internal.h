@@ -150,7 +150,7 @@ typedef struct tune {
     char name[2][16];
     int now; /* candidate in use; 0: reno, 1: the system's */
     int same, buffer, far;
-    int untimed;    /* no round trip is known yet: nothing is chosen */
+    int untimed;    /* no round trip is known for sure: nothing is chosen */
     uint32_t frame; /* most payload of a frame; 0: SEGMENT */
     uint32_t trial;
 } tune_t;

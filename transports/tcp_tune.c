@@ -82,11 +82,13 @@ void rgt_tune_begin(conn_t *c) {
     tune_t *t = &c->tune;
     socklen_t len = sizeof t->name[1] - 1;
     sample_t s = { 0 };
+    int again = t->untimed;
     memset(t, 0, sizeof *t);
     t->next_at = UINT64_MAX;
     int known = take_sample(c->fd, &s);
-    /* Of an accepted connection whose handshake needed a second try the kernel knows no time before data. */
-    t->untimed = known && s.min_rtt_us == UINT32_MAX;
+    /* Of an accepted connection whose handshake needed a second try the kernel knows no time before data, and a long
+     * one may be that of a host that was busy just then: pacing cannot be taken back, so it is looked at twice. */
+    t->untimed = known && (s.min_rtt_us == UINT32_MAX || (s.min_rtt_us >= LONG_RTT_US && !again));
     t->far = known && !t->untimed && s.min_rtt_us >= LONG_RTT_US;
     pace(c, t->far);
     if (t->untimed) {
