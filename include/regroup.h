@@ -631,7 +631,7 @@ typedef struct rg_state_serve_opts {
     size_t struct_size;
     uint64_t side_bytes;  /* most that is kept aside of what the program writes while newcomers fetch it; what has no
                              room there they get when they enter. 64 MiB */
-    uint64_t bytes_per_s; /* at most so much is given; 256 MiB */
+    uint64_t bytes_per_s; /* at most so much is given, but for a newcomer's last few MiB; 256 MiB */
 } rg_state_serve_opts_t;
 #define RG_STATE_SERVE_OPTS_INIT                                                                                       \
     { sizeof(rg_state_serve_opts_t), 0, 0 }
