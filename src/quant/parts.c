@@ -9,19 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Memory ------------------------------------------------------------------------------------------------- */
-
-int rg_floats_for(float **p, uint64_t *have, uint64_t n) {
-    if (*p != NULL && *have == n) return 1;
-    if (n > SIZE_MAX / sizeof **p) return 0;
-    float *v = calloc(n != 0 ? (size_t)n : 1, sizeof *v);
-    if (v == NULL) return 0;
-    free(*p);
-    *p = v;
-    *have = n;
-    return 1;
-}
-
 /* Hosts from the first ranks of their members, which `host` has. */
 static void count_hosts(rg_near_t *w, uint32_t n) {
     uint32_t at = 0;

@@ -75,7 +75,6 @@ uint64_t rg_slice_at(const rg_quant_job_t *a, uint32_t r);
 static inline uint64_t rg_slice_len(const rg_quant_job_t *a, uint32_t r) {
     return rg_slice_at(a, r + 1) - rg_slice_at(a, r);
 }
-int rg_floats_for(float **p, uint64_t *have, uint64_t n);
 /* Where members are, and the arrays of an attempt. 0: no memory. */
 int rg_parts_begin(rg_quant_job_t *a, uint32_t n);
 void rg_parts_begin_exchange(rg_quant_job_t *a); /* no payload for anybody, yet */

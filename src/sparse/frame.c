@@ -88,3 +88,14 @@ int rg_room_for(rg_room_t *r, uint64_t bytes) {
     r->cap = r->p != NULL ? bytes : 0;
     return r->p != NULL;
 }
+
+int rg_floats_for(float **p, uint64_t *have, uint64_t n) {
+    if (*p != NULL && *have == n) return 1;
+    if (n > SIZE_MAX / sizeof **p) return 0;
+    float *v = calloc(n != 0 ? (size_t)n : 1, sizeof *v);
+    if (v == NULL) return 0;
+    free(*p);
+    *p = v;
+    *have = n;
+    return 1;
+}

@@ -52,6 +52,9 @@ typedef struct rg_room {
 } rg_room_t;
 int rg_room_for(rg_room_t *r, uint64_t bytes);
 
+/* *p is to have n floats: new ones, all 0, unless it has them. 0: no memory, and nothing is changed. */
+int rg_floats_for(float **p, uint64_t *have, uint64_t n);
+
 static inline uint64_t rg_frame_mix(uint64_t h, uint64_t v) {
     h = (h ^ v) * 0x9e3779b97f4a7c15ull;
     return h ^ h >> 29;

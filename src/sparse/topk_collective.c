@@ -25,17 +25,6 @@ struct rg_topk_reducer {
     rg_room_t out, in, sum, counts;
 };
 
-static int floats_for(float **p, uint64_t *have, uint64_t n) {
-    if (*p != NULL && *have == n) return 1;
-    if (n > SIZE_MAX / sizeof **p) return 0;
-    float *v = calloc(n != 0 ? (size_t)n : 1, sizeof *v);
-    if (v == NULL) return 0;
-    free(*p);
-    *p = v;
-    *have = n;
-    return 1;
-}
-
 rg_status_t rg_topk_reducer_create(rg_group_t *group, const rg_topk_t *t, const rg_feedback_t *feedback,
                                    rg_topk_reducer_t **out, rg_error_t *err) {
     static const char *const name = "rg_topk_reducer_create";
@@ -82,7 +71,7 @@ float *rg_topk_kept(rg_topk_reducer_t *z, uint64_t *n) {
 
 rg_status_t rg_topk_keep(rg_topk_reducer_t *z, uint64_t n) {
     if (z == NULL || !z->feeds) return RG_ERR_INVALID;
-    return floats_for(&z->kept, &z->n_kept, n) ? RG_OK : RG_ERR_NOMEM;
+    return rg_floats_for(&z->kept, &z->n_kept, n) ? RG_OK : RG_ERR_NOMEM;
 }
 
 /* ---- One attempt ------------------------------------------------------------------------------------------------- */
@@ -110,7 +99,7 @@ static int memory_for(job_t *j) {
     uint64_t each = sizeof(head_t) + j->bytes, all = whole(j->count);
     return rg_room_for(&z->out, each) && rg_room_for(&z->in, each * j->f.n) &&
            rg_room_for(&z->sum, all * sizeof(float)) && rg_room_for(&z->counts, all * sizeof(uint16_t)) &&
-           (!z->feeds || floats_for(&z->next, &z->n_next, j->count));
+           (!z->feeds || rg_floats_for(&z->next, &z->n_next, j->count));
 }
 
 /* m = beta * kept + in, and what is said of it. z->next gets what will be kept of it. */
