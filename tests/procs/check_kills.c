@@ -6,7 +6,6 @@
  * Operations are named by the boundary index, which the protocol promises to be common. */
 #include "procs.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -366,16 +365,6 @@ static int let(uint64_t ahead) {
 
 /* ---- One kill -------------------------------------------------------------------------------------------------- */
 
-static void pause_ns(uint64_t ns) {
-    struct timespec ts = { .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
-    while (nanosleep(&ts, &ts) && errno == EINTR) {}
-}
-
-static unsigned draw(unsigned *seed) {
-    *seed = *seed * 1103515245u + 12345u;
-    return *seed >> 8;
-}
-
 /* Kills the victim at a random moment of an operation of the policy wanted. Returns the time of the kill. */
 static uint64_t strike(struct tally *t, int victim, unsigned mode, unsigned *seed, int *bad) {
     struct worker *w = &sh->workers[victim];
@@ -385,7 +374,7 @@ static uint64_t strike(struct tally *t, int victim, unsigned mode, unsigned *see
     *bad = !PROCS_WAIT(let(150) && (begun = __atomic_load_n(&w->started, __ATOMIC_ACQUIRE)) > done(victim) &&
                            (w->log[(begun - 1) % LOG].gen & 3) == mode,
                        30);
-    pause_ns((uint64_t)(own * 1e6 * (draw(seed) % 1000) / 1000.0));
+    procs_pause_ns((uint64_t)(own * 1e6 * (procs_draw(seed) % 1000) / 1000.0));
     uint64_t now = procs_now();
     kill(w->pid, SIGKILL);
     waitpid(w->pid, NULL, 0);
@@ -499,7 +488,8 @@ int check_kills(int kills, unsigned seed, size_t bytes, int timed) {
         int quiet =
             (k == warm || k == half - 1) && PROCS_WAIT(anyone_failed() || (let(60) && settled(-1, N, 3, &from)), 60);
         if (quiet) look(&t, co.pid, k == warm);
-        broken = one_kill(&t, k < half ? 1 + (int)(draw(&state) % (N - 1)) : (int)(draw(&state) % N), &state, timed);
+        broken = one_kill(&t, k < half ? 1 + (int)(procs_draw(&state) % (N - 1)) : (int)(procs_draw(&state) % N),
+                          &state, timed);
         if (isatty(2)) fprintf(stderr, "\r%d of %d kills ", k + 1, kills);
     }
     if (!broken) broken = finish(&t);

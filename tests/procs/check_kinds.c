@@ -202,11 +202,6 @@ static void dump(const char *what) {
     }
 }
 
-static unsigned draw(unsigned *seed) {
-    *seed = *seed * 1103515245u + 12345u;
-    return *seed >> 8;
-}
-
 static void pause_us(double us) {
     uint64_t until = procs_now() + (uint64_t)(us * 1e3);
     while (procs_now() < until) sched_yield();
@@ -249,7 +244,7 @@ static int one_kill(struct tally *t, enum kind kind, int victim, unsigned *seed)
     if (!PROCS_WAIT(anyone_failed() || (let(2) && whole()), 60)) return dump("the whole group makes no progress"), 1;
     if (anyone_failed()) return dump("a worker gave up"), 1;
     uint64_t from = top_gen(), at = kinds_sh->limit_gen + 1;
-    while (kinds_of(at) != kind || (draw(seed) & 3) == 0) at++; /* not always with the same options */
+    while (kinds_of(at) != kind || (procs_draw(seed) & 3) == 0) at++; /* not always with the same options */
     __atomic_store_n(&kinds_sh->limit_gen, at - 1, __ATOMIC_RELEASE);
     if (!PROCS_WAIT(anyone_failed() || all_finished(at - 1, -1), 60)) return dump("a round does not end"), 1;
     if (anyone_failed()) return dump("a worker gave up"), 1;
@@ -258,7 +253,7 @@ static int one_kill(struct tally *t, enum kind kind, int victim, unsigned *seed)
         learn(t, g);
     }
     double own = t->kind[kind].own_us > 20 ? t->kind[kind].own_us : 20,
-           while_us = own * 1.2 * (draw(seed) % 1000) / 1000;
+           while_us = own * 1.2 * (procs_draw(seed) % 1000) / 1000;
     if (!PROCS_WAIT(w->gen >= at, 20)) return dump("the victim does not come"), 1;
     __atomic_store_n(&kinds_sh->limit_gen, at, __ATOMIC_RELEASE);
     pause_us(while_us);
@@ -354,7 +349,7 @@ int check_kinds(int kills, unsigned seed, const char *wanted, size_t elems) {
         int quiet = (k == warm || k == half - 1) && PROCS_WAIT(anyone_failed() || (let(2) && whole()), 60);
         if (quiet) look(&t, co.pid, k == warm);
         /* Worker 0 is spared in the first half: what it holds then must not grow. */
-        int victim = k < half ? 1 + (int)(draw(&state) % (KINDS_N - 1)) : (int)(draw(&state) % KINDS_N);
+        int victim = k < half ? 1 + (int)(procs_draw(&state) % (KINDS_N - 1)) : (int)(procs_draw(&state) % KINDS_N);
         broken = one_kill(&t, kinds_sh->kinds[(unsigned)k % kinds_sh->n_kinds], victim, &state);
         if (isatty(2)) fprintf(stderr, "\r%d of %d kills ", k + 1, kills);
     }

@@ -7,7 +7,6 @@
 #include "procs.h"
 #include "regroup_quant.h"
 
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -305,30 +304,20 @@ static int whole(void) {
     return all;
 }
 
-static unsigned draw(unsigned *seed) {
-    *seed = *seed * 1103515245u + 12345u;
-    return *seed >> 8;
-}
-
-static void pause_us(unsigned us) {
-    struct timespec ts = { .tv_sec = us / 1000000, .tv_nsec = (long)(us % 1000000) * 1000 };
-    while (nanosleep(&ts, &ts) && errno == EINTR) {}
-}
-
 /* Some rounds of all, and one in which somebody dies. *from: rounds judged so far. */
 static int one_kill(struct tally *t, uint64_t *from, unsigned every, unsigned *seed) {
-    int victim = (int)(draw(seed) % N);
+    int victim = (int)(procs_draw(seed) % N);
     struct worker *w = &sh->workers[victim];
     if (!PROCS_WAIT(anyone_failed() || whole(), 60)) return printf("BAD: no whole group\n"), 1;
-    uint64_t at = sh->limit_gen + 1 + draw(seed) % (2 * every);
+    uint64_t at = sh->limit_gen + 1 + procs_draw(seed) % (2 * every);
     sh->limit_gen = at - 1;
     if (!PROCS_WAIT(anyone_failed() || all_at(at - 1, -1), 60)) return printf("BAD: a round does not end\n"), 1;
     for (uint64_t g = *from + 1; g < at; g++) judge(t, g);
-    unsigned us = draw(seed) % (round_of(at).count > 3000 ? 4000 : 900);
+    unsigned us = procs_draw(seed) % (round_of(at).count > 3000 ? 4000 : 900);
     __atomic_store_n(&sh->limit_gen, at, __ATOMIC_RELEASE);
     if (!PROCS_WAIT(anyone_failed() || w->started > w->finished || w->finished > LOG || last_gen(victim) >= at, 20))
         return printf("BAD: the victim does not come\n"), 1;
-    pause_us(us);
+    procs_pause_ns((uint64_t)us * 1000);
     kill(w->pid, SIGKILL);
     waitpid(w->pid, NULL, 0);
     w->killed = 1;

@@ -235,3 +235,13 @@ struct procs_usage procs_usage_of(pid_t pid) {
 int procs_grown(struct procs_usage was, struct procs_usage is, long slack_kb) {
     return is.fds > was.fds || is.threads > was.threads || is.rss_kb > was.rss_kb + slack_kb;
 }
+
+unsigned procs_draw(unsigned *seed) {
+    *seed = *seed * 1103515245u + 12345u;
+    return *seed >> 8;
+}
+
+void procs_pause_ns(uint64_t ns) {
+    struct timespec ts = { .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
+    while (nanosleep(&ts, &ts) && errno == EINTR) {}
+}

@@ -34,7 +34,9 @@ void procs_complain(const char *file, int line, const char *cond, const char *fm
 /* ---- Time and conditions --------------------------------------------------------------------------------------- */
 
 uint64_t procs_now(void);
-void procs_nap(void); /* a millisecond between two looks at a condition */
+unsigned procs_draw(unsigned *seed); /* the next of a row of random numbers of 24 bits */
+void procs_pause_ns(uint64_t ns);    /* until the random moment of a kill; not to wait for anything */
+void procs_nap(void);                /* a millisecond between two looks at a condition */
 /* True as soon as cond is; false when `seconds` have passed. */
 #define PROCS_WAIT(cond, seconds)                                                                                      \
     ({                                                                                                                 \

@@ -137,3 +137,15 @@ void rig_run(uint32_t n, const char *transport, const rg_config_t *config, rig_b
         if (rig.member[i].bad) strcat(strcat(texts, "\n"), rig.member[i].text);
     cr_assert(!*texts, "over %s: %s", transport, texts);
 }
+
+int rig_alike(rig_member_t *m, const float *v, uint64_t n) {
+    uint64_t h = 1469598103934665603ull, low, high;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &v[i], sizeof u);
+        h = (h ^ u) * 1099511628211ull;
+    }
+    if (rg_all_reduce(m->g, &h, &low, 1, RG_U64, RG_MIN, NULL, NULL) != RG_OK) return 0;
+    if (rg_all_reduce(m->g, &h, &high, 1, RG_U64, RG_MAX, NULL, NULL) != RG_OK) return 0;
+    return low == high;
+}

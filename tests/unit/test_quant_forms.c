@@ -22,19 +22,6 @@ static float value(uint64_t seed, uint32_t member, uint64_t i) {
     return (float)(sum - 6);
 }
 
-/* The same bits everywhere? Answers alike on all members. */
-static int alike(rig_member_t *m, const float *v, uint64_t n) {
-    uint64_t h = 1469598103934665603ull, low, high;
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, &v[i], sizeof u);
-        h = (h ^ u) * 1099511628211ull;
-    }
-    if (rg_all_reduce(m->g, &h, &low, 1, RG_U64, RG_MIN, NULL, NULL) != RG_OK) return 0;
-    if (rg_all_reduce(m->g, &h, &high, 1, RG_U64, RG_MAX, NULL, NULL) != RG_OK) return 0;
-    return low == high;
-}
-
 static double sum_of(uint64_t seed, uint32_t n, uint64_t i) {
     double want = 0;
     for (uint32_t j = 0; j < n; j++) want += (double)value(seed, j, i);
@@ -91,7 +78,7 @@ static int reduces_one(rig_member_t *m, rg_wire_t wire, uint32_t form, float *in
         RIG_NEED(m, n == 1 || form == RG_QUANT_AUTO || (uint32_t)rg_quantiser_form(z) == form, "%s: form %d", what,
                  (int)rg_quantiser_form(z));
         if (!holds(m, z, to, k, 0, count, op, what)) return 1;
-        RIG_NEED(m, alike(m, to, count), "%s: not the same bits everywhere", what);
+        RIG_NEED(m, rig_alike(m, to, count), "%s: not the same bits everywhere", what);
         for (uint64_t i = 0; i < count * n; i++) in[i] = value(k, m->index, i);
         RIG_OK(m, rg_quant_reduce_scatter(z, in, out, count, op, NULL));
         if (!holds(m, z, out, k, count * m->index, count, op, what)) return 1;
@@ -435,7 +422,7 @@ static int loses(rig_member_t *m, void *arg) {
         after += r.contributors < m->rig->n;
     }
     if (dies) pthread_join(killer, NULL);
-    else RIG_NEED(m, alike(m, out, d->count), "not the same bits everywhere");
+    else RIG_NEED(m, rig_alike(m, out, d->count), "not the same bits everywhere");
     rg_quantiser_destroy(z);
     free(in);
     free(out);
@@ -487,7 +474,7 @@ static int requests(rig_member_t *m, void *arg) {
         }
         for (uint64_t d = 0; d < DEPTH; d++)
             if (!holds(m, z, out + d * COUNT, d, 0, COUNT, RG_AVG, "request")) return 1;
-        RIG_NEED(m, alike(m, out, (uint64_t)DEPTH * COUNT), "not the same bits everywhere");
+        RIG_NEED(m, rig_alike(m, out, (uint64_t)DEPTH * COUNT), "not the same bits everywhere");
     }
     in[5] = m->index == 1 ? INFINITY : 0;
     rg_result_t r = RG_RESULT_INIT;

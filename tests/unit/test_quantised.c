@@ -18,19 +18,6 @@ static float value(uint64_t seed, uint32_t member, uint64_t i) {
     return (float)(sum - 2);
 }
 
-/* The same bits everywhere? Answers alike on all members. */
-static int alike(rig_member_t *m, const float *v, uint64_t n) {
-    uint64_t h = 1469598103934665603ull, low, high;
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, &v[i], sizeof u);
-        h = (h ^ u) * 1099511628211ull;
-    }
-    if (rg_all_reduce(m->g, &h, &low, 1, RG_U64, RG_MIN, NULL, NULL) != RG_OK) return 0;
-    if (rg_all_reduce(m->g, &h, &high, 1, RG_U64, RG_MAX, NULL, NULL) != RG_OK) return 0;
-    return low == high;
-}
-
 /* ---- Values
  * ----------------------------------------------------------------------------------------------------------- */
 
@@ -65,7 +52,7 @@ static int reduces(rig_member_t *m, void *arg) {
                          "%s, %u members, element %u of %u: %g for %g, bound %g", rg_wire_name(q.wire), n, (unsigned)i,
                          (unsigned)count, (double)to[i], want, bound);
             }
-            RIG_NEED(m, alike(m, to, count), "%s: not the same bits everywhere", rg_wire_name(q.wire));
+            RIG_NEED(m, rig_alike(m, to, count), "%s: not the same bits everywhere", rg_wire_name(q.wire));
         }
         rg_quantiser_destroy(z);
     }
@@ -101,7 +88,7 @@ static int others(rig_member_t *m, void *arg) {
             for (uint64_t i = 0; i < COUNT; i++)
                 RIG_NEED(m, fabs((double)out[j * COUNT + i] - (double)value(7, j, i)) <= rg_quantiser_bound(z),
                          "all_gather: rank %u", j);
-        RIG_NEED(m, alike(m, out, (uint64_t)n * COUNT), "all_gather: not the same bits everywhere");
+        RIG_NEED(m, rig_alike(m, out, (uint64_t)n * COUNT), "all_gather: not the same bits everywhere");
         rg_quantiser_destroy(z);
     }
     free(in);
@@ -403,7 +390,9 @@ static int loses(rig_member_t *m, void *arg) {
         after += last < m->rig->n;
     }
     if (dies) pthread_join(killer, NULL);
-    else RIG_NEED(m, alike(m, out, d->count) && last == m->rig->n - 1, "not the same bits everywhere after %d", rounds);
+    else
+        RIG_NEED(m, rig_alike(m, out, d->count) && last == m->rig->n - 1, "not the same bits everywhere after %d",
+                 rounds);
     rg_quantiser_destroy(z);
     free(in);
     free(out);

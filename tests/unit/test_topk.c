@@ -165,19 +165,6 @@ Test(topk, decode__bytes_that_nobody_made__some_values, .timeout = 60) {
 
 /* ---- All-reduce -------------------------------------------------------------------------------------------------- */
 
-/* The same bits everywhere? Answers alike on all members. */
-static int alike(rig_member_t *m, const float *v, uint64_t n) {
-    uint64_t h = 1469598103934665603ull, low, high;
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, &v[i], sizeof u);
-        h = (h ^ u) * 1099511628211ull;
-    }
-    if (rg_all_reduce(m->g, &h, &low, 1, RG_U64, RG_MIN, NULL, NULL) != RG_OK) return 0;
-    if (rg_all_reduce(m->g, &h, &high, 1, RG_U64, RG_MAX, NULL, NULL) != RG_OK) return 0;
-    return low == high;
-}
-
 static int sums(rig_member_t *m, void *arg) {
     enum { COUNT = 3 * CHUNK + 77 };
     float *in = malloc(COUNT * sizeof *in), *out = malloc(COUNT * sizeof *out), *one = malloc(COUNT * sizeof *one);
@@ -210,7 +197,7 @@ static int sums(rig_member_t *m, void *arg) {
             RIG_NEED(m, fabs((double)got[i] - want[i] / by) < 2e-5, "%s: element %u: %g for %g", rg_sparse_op_name(op),
                      (unsigned)i, (double)got[i], want[i] / by);
         }
-        RIG_NEED(m, alike(m, got, COUNT), "not the same bits everywhere");
+        RIG_NEED(m, rig_alike(m, got, COUNT), "not the same bits everywhere");
         rg_topk_reducer_destroy(z);
         free(want);
         free(owners);
@@ -361,7 +348,7 @@ static int loses(rig_member_t *m, void *arg) {
         }
     }
     if (dies) pthread_join(killer, NULL);
-    else RIG_NEED(m, alike(m, out, COUNT), "not the same bits everywhere");
+    else RIG_NEED(m, rig_alike(m, out, COUNT), "not the same bits everywhere");
     if (!dies) RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
     rg_topk_reducer_destroy(z);
     free(in), free(out), free(want), free(said), free(w);
