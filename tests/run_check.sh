@@ -30,5 +30,12 @@ expect '4 passed, 1 failed, 0 skipped' "$said '==7==ERROR: AddressSanitizer: hea
 expect '4 passed, 1 failed, 0 skipped' "$said 'WARNING: ThreadSanitizer: data race (pid=7)'"
 expect '4 passed, 1 failed, 0 skipped' "$said 'src/a.c:1:2: runtime error: signed integer overflow'"
 expect '4 passed, 0 failed, 0 skipped' "$said 'a test that names LeakSanitizer'"
+# What failed is shown wherever in the log it stands.
+printf '#!/bin/sh\necho why it failed\necho "FAIL a.b 0.1 s exit 1"\nseq 1000\nexit 1\n' > "$folder/tests/planted"
+said=$(BUILD=$folder SAN='' CHECK_ONLY=planted bash tests/run)
+case $said in
+*"why it failed"*"FAIL a.b"*) good=$((good + 1)) ;;
+*) bad=$((bad + 1)) && echo "a failure long before the log's end is not shown" ;;
+esac
 echo "$good passed, $bad failed, 0 skipped"
 [ $bad -eq 0 ]

@@ -144,8 +144,8 @@ static void fake_answered(rg_port_t *p, uint64_t peer, const rg_sask_t *q, const
     (void)peer;
     (void)bytes;
     (void)refused;
+    atomic_fetch_add(&f->answers, 1); /* first: who sees the newest answer also sees that it was counted */
     atomic_store(&f->last, (int)q->turn);
-    atomic_fetch_add(&f->answers, 1);
     rg_service_tell(p);
 }
 
