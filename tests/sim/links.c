@@ -120,7 +120,7 @@ void link_again(world_t *w, int node, int peer) {
 void link_connect(world_t *w, int node, const rg_core_member_t *m) {
     int q = m->identity[0];
     proc_t *p = &w->procs[node];
-    if (w->stale_id[m->id]) return;
+    if (w->stale_id[m->id] >> q & 1) return;
     w->slot_of_id[m->id] = (int16_t)(q + 1);
     if (p->linked[q] && p->lid[q] != m->id) {
         p->lother[q] = p->lid[q];

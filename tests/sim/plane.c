@@ -344,7 +344,7 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
     case RG_MACT_DISCONNECT: link_disconnect(w, node, a->peer); break;
     case RG_MACT_WELCOME:
         p->renamed |= p->id != 0; /* a member that never heard that it was one, and comes as another */
-        w->stale_id[p->id] = p->id != 0;
+        if (p->id) w->stale_id[p->id] |= 1ull << node;
         p->id = a->peer;
         w->slot_of_id[a->peer] = (int16_t)(node + 1);
         break;

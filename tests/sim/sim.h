@@ -247,7 +247,9 @@ typedef struct world {
     proc_t *procs;
     int n_procs;
     link_t links[MAXP][MAXP];
-    uint8_t stale_id[MAXID];   /* the process that had it has come again as another */
+    /* Processes that had the number and came again as another. It may be somebody else's by now: two coordinators that
+     * do not know of each other give the same one to two candidates, and only one of these stays what it was called. */
+    uint64_t stale_id[MAXID];
     int16_t slot_of_id[MAXID]; /* by member id: process + 1 */
     conn_t conns[MAXCONN];
     uint32_t n_conns;
