@@ -15,9 +15,10 @@ make_checker() {
     [ "$1" -nt "$here/group.pml" ] && [ "$1" -nt "$here/check.sh" ] && return 0
     mkdir -p "src-$1"
     (cd "src-$1" && spin $2 -a "$here/group.pml" > spin.log 2>&1 &&
-        $cc -O1 -w -DCOLLAPSE -DVECTORSZ=2048 -DMEMLIM=6000 $3 -o "../$1" pan.c >> spin.log 2>&1) || { cat "src-$1/spin.log"; return 1; }
+        $cc -O1 -w -DVECTORSZ=2048 $3 -o "../$1" pan.c >> spin.log 2>&1) || { cat "src-$1/spin.log"; return 1; }
 }
-make_checker safety "" -DSAFETY || exit 1
+make_checker safety "" "-DSAFETY -DCOLLAPSE -DMEMLIM=6000" || exit 1
+make_checker compact "" "-DSAFETY -DHC4 -DMEMLIM=14000" || exit 1
 
 # explore NAME WANTED CHECKER OPTIONS SETTINGS...: WANTED is 0 (no error) or 1 (an error).
 explore() {
@@ -51,11 +52,11 @@ if [ "$size" = large ]; then
     explore wants-end 0 safety "" FAULTS=1 WANTS_END=1
     explore partition 0 safety "" FAULTS=0 SCENE=4
     explore promised-and-lost 0 safety "" FAULTS=0 SCENE=5 JOINS=1
-    explore join 0 safety "" FAULTS=1 JOINS=1
-    explore rule-l-2-faults 0 safety "" FAULTS=2
-    explore rule-s-2-faults 0 safety "" FAULTS=2 RULE_S=1
+    explore join 0 compact "" FAULTS=1 JOINS=1
+    explore rule-l-2-faults 0 compact "" FAULTS=2
+    explore rule-s-2-faults 0 compact "" FAULTS=2 RULE_S=1
     # No cycle without a fault, either: every run after the faults ends, and where is checked above.
-    make_checker cycles "" "-DNP -DNOREDUCE" && explore cycles 0 cycles "-l" FAULTS=1
+    make_checker cycles "" "-DNP -DNOREDUCE -DCOLLAPSE -DMEMLIM=6000" && explore cycles 0 cycles "-l" FAULTS=1
 fi
 
 # Planted errors: the number is that of group.pml.

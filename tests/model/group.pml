@@ -343,9 +343,11 @@ inline adopt(o, id) {
         fi
     };
     k = 0;
+    /* Q6: a view for newcomers lets nobody go on whom this office has stopped. */
+    froze[o] = froze[o] && view[id].kind == JOIN;
     ov[o] = id;
     conn[o] = conn[o] & view[id].members; base[o] = 0; susp[o] = 0; pend[o] = 0;
-    prop[o] = 0; pterm[o] = 0; installed[o] = 0; froze[o] = 0; owed[o] = 0;
+    prop[o] = 0; pterm[o] = 0; installed[o] = 0; owed[o] = 0;
     fall_silent(o)
 }
 
