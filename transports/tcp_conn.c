@@ -460,8 +460,17 @@ rg_status_t rgt_listen(rg_tp_t *tp, const struct sockaddr_storage *addr, int n, 
             ((struct sockaddr_in6 *)&at)->sin6_port = htons((uint16_t)tp->conf.listen_port);
             if (having > 1) ((struct sockaddr_in6 *)&at)->sin6_addr = in6addr_any;
         }
-        int fd = rg_os_listen((struct sockaddr *)&at, rgt_salen(&at), &bound, err);
-        if (fd < 0) return (rg_status_t)fd;
+        rg_error_t why = { RG_OK, 0, "" };
+        int fd = rg_os_listen((struct sockaddr *)&at, rgt_salen(&at), &bound, &why);
+        /* An IPv6 address may still be in the check for duplicates, soon after the interface came up. */
+        if (fd < 0 && why.sys_errno == EADDRNOTAVAIL && tp->listeners > 0) {
+            rgt_log(tp, RG_LOG_WARN, 0, "tcp: only IPv4 is used: %s", why.text);
+            continue;
+        }
+        if (fd < 0) {
+            if (err) *err = why;
+            return (rg_status_t)fd;
+        }
         listener_t *ls = &tp->listen[tp->listeners];
         ls->ev = EV_LISTENER;
         ls->fd = fd;
