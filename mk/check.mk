@@ -1,7 +1,7 @@
 # What `make check` runs, and the smaller checks it is made of. A test is picked up by its place:
 #   tests/unit/*.c             one Criterion program of all of them
 #   tests/<name>.c             one program each
-#   tests/sim/*.c, tests/procs/*.c, tests/torture/*.c, tests/wan/*.c   one program for each folder
+#   tests/sim/*.c, tests/procs/*.c, tests/torture/*.c, tests/vm/*.c, tests/wan/*.c   one program for each
 #   tests/header/*             must compile as C99 and as C++
 # tests/plain stands in for Criterion where that cannot run (SAN=tsan).
 # tests/lib/*.c is linked to every program. Every program links the static library, whose internals it may use.
@@ -11,7 +11,7 @@ TESTLIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/lib/*.c))
 TEST_UNIT := $(if $(UNIT_SRC),$(BUILD)/tests/unit)
 PLAIN_OBJ := $(if $(filter tsan,$(SAN)),$(BUILD)/obj/tests/plain/runner.o)
 TEST_SINGLE := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/*.c)))
-TEST_DIRS := $(foreach d,sim procs torture wan,$(if $(wildcard tests/$(d)/*.c),$(BUILD)/tests/$(d)))
+TEST_DIRS := $(foreach d,sim procs torture vm wan,$(if $(wildcard tests/$(d)/*.c),$(BUILD)/tests/$(d)))
 TEST_PROGRAMS := $(TEST_UNIT) $(TEST_SINGLE) $(TEST_DIRS)
 
 $(TEST_UNIT): $(patsubst %.c,$(BUILD)/obj/%.o,$(UNIT_SRC)) $(TESTLIB_OBJ) $(PLAIN_OBJ) $(STATIC)
@@ -34,7 +34,7 @@ $(BUILD)/tests/$(1): $(patsubst %.c,$(BUILD)/obj/%.o,$(sort $(wildcard tests/$(1
 	$$(call say,LINK,$$@)
 	$$(Q)$$(LINK) -o $$@ $$^ $$(CRITERION_LIBS) $$(LIBS)
 endef
-$(foreach d,sim procs torture wan,$(if $(wildcard tests/$(d)/*.c),$(eval $(call dir_program,$(d)))))
+$(foreach d,sim procs torture vm wan,$(if $(wildcard tests/$(d)/*.c),$(eval $(call dir_program,$(d)))))
 
 .PHONY: setup tests unit header pure exports check
 setup:

@@ -30,6 +30,7 @@ help:
 	@echo 'make check-sim-long     SEEDS=50000 of the simulator, on two processors: a minute'
 	@echo 'make unit tests       the Criterion tests alone; build every test program without running it'
 	@echo 'make header pure exports   the checks of the headers, of the pure parts, of the exported names'
+	@echo 'make check-vm         soft-RoCE, dying and frozen machines, in virtual machines (qemu, root): VM_ONLY=name, VM_SHORT=1'
 	@echo 'make fuzz             libFuzzer (clang) over codec, core, state files, configuration: FUZZ_SECONDS=20, FUZZ_ONLY=name'
 	@echo 'make analyze          the static analyser of clang over all sources; ANALYZE="src/config.c ..." for some'
 	@echo 'make model            the protocol as a Promela model, bigger instances than in make check (spin)'

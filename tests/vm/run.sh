@@ -1,0 +1,72 @@
+#!/bin/bash
+# Scenarios in virtual machines, one after the other: real verbs (soft-RoCE), whole machines that die or freeze, ports
+# that go down, packets that are lost. Usage: run.sh BUILD; VM_ONLY="name name" runs those with one of these in their
+# name, VM_SHORT=1 a subset that takes a few minutes, VM_LIMIT=SECONDS ends after that, VM_KILLS=N, VM_ACCEL=tcg|kvm.
+# Prints a line for each and the sum; 77 when there can be no guests here. It must leave no process behind.
+set -u
+build=$(cd "${1:?usage: run.sh BUILD}" && pwd)
+cd "$(dirname "$0")/../.."
+here=$PWD/tests/vm
+. tests/vm/guests.sh
+mkdir -p "$vm/run"
+passed=0 failed=0 skipped=0
+stop_at=$((SECONDS + ${VM_LIMIT:-3600}))
+trap 'guests_end' EXIT
+trap 'exit 130' INT TERM
+
+why=$(guests_prepare)
+code=$?
+if [ $code -ne 0 ]; then
+    echo "vm: skipped: $why"
+    [ $code -eq 77 ] && echo "0 passed, 0 failed, 1 skipped"
+    exit $code
+fi
+guests_accelerator
+slow=${VM_SLOW:-1}
+echo "vm: kernel $(cat "$vm/version"), $guests_kind"
+
+wanted() { # NAME LONG
+    local w
+    if [ -n "${VM_ONLY:-}" ]; then
+        for w in $VM_ONLY; do [[ $1 == *$w* ]] && return 0; done
+        return 1
+    fi
+    [ -z "${VM_SHORT:-}" ] || [ "$2" = short ]
+}
+
+# scenario NAME short|long SECONDS DEVICES COMMAND JUDGE: JUDGE is run here afterwards, with $run.
+scenario() {
+    local name=$1 size=$2 limit=$(($3 * slow)) devices=$4 command=$5 judge=${6:-true} begin=$SECONDS log code
+    wanted "$name" "$size" || return 0
+    if [ $((SECONDS + 15)) -ge $stop_at ]; then
+        echo "skip   $name: no time is left of VM_LIMIT=${VM_LIMIT:-}"
+        skipped=$((skipped + 1))
+        return 0
+    fi
+    [ $limit -gt $((stop_at - SECONDS)) ] && limit=$((stop_at - SECONDS))
+    guests_boot "$name" "$devices" ". $here/inside.sh; $command"
+    log=$run/log
+    guests_wait $limit > "$log" 2>&1
+    code=$?
+    [ $code -eq 0 ] && { $judge >> "$log" 2>&1 || code=1; }
+    if [ $code -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "ok     $name ($((SECONDS - begin)) s) $(tail -n 1 "$log")"
+    else
+        failed=$((failed + 1))
+        echo "FAILED $name ($((SECONDS - begin)) s), files in $run"
+        sed 's/^/       /' "$log"
+        for i in "$run"/out.*; do tail -n 15 "$i" | sed "s/^/       guest ${i##*.}: /"; done
+    fi
+}
+
+judge() { "$build/tests/vm" judge --calls "$1" "$run"/record.*; }
+all_stayed() { judge "$1" | tee "$run/verdict" && grep -q ", 0 calls failed" "$run/verdict"; }
+random() { all_stayed "$1" && grep -h '^ *[0-9]' "$run"/bench.*.1 | tail -n 1 | sed 's/^/last row of the benchmark: /' && cat "$run/verdict"; }
+one_out() { judge 100 | tee "$run/verdict" && grep -q ", 1 expelled or cut off" "$run/verdict"; }
+shown() { grep -h "apart\|works\|says why\|passed," "$run/out.1" | tr '\n' ';'; }
+
+has_rdma=
+. tests/vm/scenarios.sh
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]
