@@ -43,7 +43,7 @@ typedef struct rg_quorum_config {
     rg_late_t late;    /* DROP */
     uint32_t at_least; /* K: contributors that a round needs; 0: more than half of the members */
     uint32_t at_most;  /* contributors that are taken, the first to come; 0: all that have come. With at_most equal to
-                          at_least and no grace: the first K of N */
+                          at_least and no grace: the first K of N. Never fewer than K are taken because of it */
     uint32_t grace_us; /* from the K-th contribution on, the others have so long; 0: none */
     uint32_t max_wait_us; /* from the first contribution on; then the round is decided with fewer than K. 0: never */
     uint32_t history;     /* results that each member keeps for those that are behind, 1 to 64; 4. Each is count * 4
@@ -61,7 +61,7 @@ typedef struct rg_quorum_config {
 typedef struct rg_quorum_input {
     uint32_t size;     /* sizeof(rg_quorum_input_t) */
     uint32_t weighted; /* 1: weight counts; 0: the weight is 1 */
-    double weight;     /* finite, 0 or more; 0: nothing is given, as without an input */
+    double weight;     /* 1e-250 to 1e250; 0: nothing is given, as without an input */
     uint64_t version;  /* what the input was computed from, as the program counts it; 0: the round before this one */
 } rg_quorum_input_t;
 #define RG_QUORUM_INPUT_INIT                                                                                           \

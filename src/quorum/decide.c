@@ -4,7 +4,6 @@
  * on the service's thread and on tally.h for when and who, and must not decide a round that anybody may have shown. */
 #include "quorum/quorum.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,7 +82,8 @@ static void news_came(rg_quorum_t *q, rg_place_t *p, const uint8_t *bytes, int r
     rg_shead_t h = { 0 };
     p->asking = 0;
     if (bytes) rg_shead_get(&h, bytes);
-    if (bytes && h.epoch == q->epoch && h.version > q->term && h.first != q->self) { /* another one was faster */
+    if (bytes && h.epoch == q->epoch && h.version > q->term && h.first != q->self &&
+        rg_decide_term_of(q, h.first, h.version)) { /* another one was faster */
         rg_quorum_follow(q, h.first, (uint32_t)h.version);
         return;
     }
@@ -183,11 +183,20 @@ void rg_decide_acked(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes) {
         q->acked = h.round;
 }
 
-/* In place of one that is silent. A term is this member's alone: its low bits are the rank. */
+/* Whether this may be a term of this member's: others' claims are believed no further. */
+int rg_decide_term_of(const rg_quorum_t *q, uint64_t id, uint64_t term) {
+    uint64_t rank = term & (RG_QUORUM_CAP - 1);
+    return term <= UINT32_MAX && rank < q->n_places && q->places[rank].seat.id == id;
+}
+
+/* In place of one that is silent. A term is this member's alone: its low bits are the rank. Where there is no higher
+ * one, the next view is waited for. */
 void rg_decide_claim(rg_quorum_t *q) {
     uint32_t rank = 0;
     while (rank < q->n_places && q->places[rank].seat.id != q->self) rank++;
-    rg_quorum_follow(q, q->self, ((q->term >> 12) + 1) << 12 | rank);
+    uint64_t term = ((uint64_t)(q->term / RG_QUORUM_CAP) + 1) * RG_QUORUM_CAP + rank;
+    if (rank >= RG_QUORUM_CAP || !rg_decide_term_of(q, q->self, term)) return;
+    rg_quorum_follow(q, q->self, (uint32_t)term);
     rg_decide_step_down(q);
 }
 
@@ -257,7 +266,7 @@ static void pull_came(rg_quorum_t *q, rg_place_t *p, const rg_sask_t *ask, const
     p->again_ns = 0;
     if (h.round != q->open || p->seat.arrived || p->loading) return;
     p->version = h.version;
-    p->weight = h.weight > 0 && isfinite(h.weight) ? h.weight : 0;
+    p->weight = rg_quorum_weight_ok(h.weight) ? h.weight : 0;
     if (p->weight <= 0) {
         rg_tally_arrive(&q->tally, &p->seat, 0);
         return;
@@ -422,6 +431,7 @@ static int decide(rg_quorum_t *q, rg_status_t st, uint64_t now) {
 
 uint64_t rg_decide_step(rg_quorum_t *q, uint64_t now) {
     uint64_t at = UINT64_MAX;
+    if (!q->epoch || !q->n_places) return now + RG_QUORUM_AGAIN_NS; /* no memory for the members of this view */
     if (!q->ready) at = take_over(q, now);
     if (!q->ready) return at;
     for (int again = 1; again;) {

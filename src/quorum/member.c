@@ -216,7 +216,8 @@ static int is_member(const rg_quorum_t *q, uint64_t id) {
 static void tell_news(rg_quorum_t *q, const rg_asked_t *a) {
     int decides =
         q->leader == q->self && q->ready; /* and what it has sent may be shown: it follows who went on without */
-    if (a->q.epoch == q->epoch && a->q.off == NEWS_FOLLOW && a->q.round > q->term && !decides && is_member(q, a->peer))
+    if (a->q.epoch == q->epoch && a->q.off == NEWS_FOLLOW && a->q.round > q->term && !decides &&
+        rg_decide_term_of(q, a->peer, a->q.round))
         rg_quorum_follow(q, a->peer, (uint32_t)a->q.round);
     else if (a->q.off == NEWS_FOLLOW && a->peer == q->leader && q->c.takeover_us)
         rg_quorum_fetch_stop(q); /* it may have given up what it sent before */
@@ -296,7 +297,8 @@ static void see_view(rg_quorum_t *q) {
 static void asked(rg_port_t *p, const rg_asked_t *a) {
     rg_quorum_t *q = (rg_quorum_t *)(void *)p;
     see_view(q);
-    if (a->q.kind == RG_SASK_PULL && a->q.epoch == q->epoch && a->q.cap > q->term && is_member(q, a->peer))
+    if (a->q.kind == RG_SASK_PULL && a->q.epoch == q->epoch && a->q.cap > q->term &&
+        rg_decide_term_of(q, a->peer, a->q.cap))
         rg_quorum_follow(q, a->peer, a->q.cap); /* it took over while this process was stopped */
     if (a->q.kind == RG_SASK_NEWS) {
         tell_news(q, a);

@@ -7,7 +7,6 @@
 #include "config.h"
 #include "engine/lifecycle.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,14 +162,18 @@ rg_status_t rg_quorum_begin(rg_quorum_t *q, const float *in, const rg_quorum_inp
         return refuse(q, RG_ERR_INVALID, "round %llu was begun; take its result with rg_quorum_wait first",
                       (unsigned long long)q->round);
     double weight = !in ? 0 : i->weighted ? i->weight : 1;
-    if (!(weight >= 0) || !isfinite(weight))
-        return refuse(q, RG_ERR_INVALID, "weight %g: it must be finite, and 0 or more", weight);
+    if (weight != 0 && !rg_quorum_weight_ok(weight))
+        return refuse(q, RG_ERR_INVALID, "weight %g: it must be 0, or from %g to %g", weight, RG_QUORUM_WEIGHT_MIN,
+                      RG_QUORUM_WEIGHT_MAX);
     uint64_t version = i->version ? i->version : q->round - 1;
     if (too_old(q, version)) weight = 0;
     if (q->carry && too_old(q, q->carry->version)) {
         rg_gift_put(q->carry);
         q->carry = NULL;
     }
+    if (q->carry && !rg_quorum_weight_ok(weight + q->carry->weight))
+        return refuse(q, RG_ERR_INVALID, "weight %g, with that of the late input that is added: it may be %g at most",
+                      weight + q->carry->weight, RG_QUORUM_WEIGHT_MAX);
     rg_gift_t *g = rg_gift_new(q->round, weight > 0 || q->carry ? q->bytes : 0);
     if (!g) return refuse(q, RG_ERR_NOMEM, "no memory for a copy of the input; free some and call again");
     g->weight = weight;
@@ -181,6 +184,7 @@ rg_status_t rg_quorum_begin(rg_quorum_t *q, const float *in, const rg_quorum_inp
     atomic_store(&q->done, 0);
     atomic_fetch_add(&g->refs, 1);
     pthread_mutex_lock(&q->lock);
+    rg_gift_put(q->given); /* of a round that ended with the group, before the thread saw it */
     q->given = g;
     q->text[0] = 0;
     pthread_mutex_unlock(&q->lock);

@@ -14,6 +14,9 @@
 #define RG_QUORUM_CAP 4096u /* members in an answer, at most */
 #define RG_QUORUM_WINDOW 4u /* chunks of one contribution or result that are under way */
 #define RG_QUORUM_AGAIN_NS 5000000u
+/* A weight that is not 0: sums of products with any floats then neither overflow nor lose bits as denormals. */
+#define RG_QUORUM_WEIGHT_MIN 1e-250
+#define RG_QUORUM_WEIGHT_MAX 1e250
 
 /* What NEWS is asked for, in its `off`. */
 enum {
@@ -118,6 +121,8 @@ static inline uint32_t rg_quorum_chunk(const rg_quorum_t *q, uint64_t off) {
     return left < RG_SERVICE_CHUNK ? (uint32_t)left : RG_SERVICE_CHUNK;
 }
 
+static inline int rg_quorum_weight_ok(double w) { return w >= RG_QUORUM_WEIGHT_MIN && w <= RG_QUORUM_WEIGHT_MAX; }
+
 /* objects.c */
 rg_gift_t *rg_gift_new(uint64_t round, uint64_t bytes); /* bytes 0: nothing is given */
 void rg_gift_put(rg_gift_t *g);
@@ -144,6 +149,7 @@ void rg_quorum_answer_result(rg_quorum_t *q, const rg_asked_t *a, const rg_decid
 void rg_decide_fetch_failed(rg_quorum_t *q, uint64_t from);
 void rg_decide_step_down(rg_quorum_t *q); /* before it may decide again it asks the others what they have */
 void rg_decide_claim(rg_quorum_t *q);
+int rg_decide_term_of(const rg_quorum_t *q, uint64_t id, uint64_t term);
 void rg_decide_ask_acks(rg_quorum_t *q, uint64_t now, uint64_t *at); /* the news that a result is there was lost */
 void rg_decide_acked(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes);
 int rg_decide_may_show(const rg_quorum_t *q, uint64_t round);

@@ -178,6 +178,7 @@ static void add_begin(rg_window_t *w, const rg_asked_t *a) {
     rg_wadd_t *x = calloc(1, sizeof *x);
     if (x) x->data = malloc(a->q.terms ? a->q.terms : 1);
     if (!last || !x || !x->data) {
+        if (x) free(x->data);
         free(x);
         answer_head(w, a, RG_ERR_NOMEM);
         return;

@@ -15,12 +15,19 @@ void rg_tally_arrive(rg_tally_t *t, rg_seat_t *s, int gives) {
 
 uint32_t rg_tally_needs(const rg_tally_t *t, uint32_t n) { return t->at_least ? t->at_least : n / 2 + 1; }
 
+/* at_most where it is not 0, and never fewer than a round needs, which may grow with the members. */
+static uint32_t most(const rg_tally_t *t, uint32_t n) {
+    uint32_t needs = rg_tally_needs(t, n);
+    return t->at_most && t->at_most < needs ? needs : t->at_most;
+}
+
 /* The first at_most to come. */
 static void take(const rg_tally_t *t, rg_seat_t *const *seats, uint32_t n) {
+    uint32_t at_most = most(t, n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t before = 0;
         for (uint32_t k = 0; k < n; k++) before += seats[k]->gives && seats[k]->nth < seats[i]->nth;
-        seats[i]->taken = seats[i]->gives && (!t->at_most || before < t->at_most);
+        seats[i]->taken = seats[i]->gives && (!at_most || before < at_most);
     }
 }
 

@@ -45,6 +45,7 @@ rg_status_t rg_window_register(rg_group_t *h, uint32_t id, float *memory, uint64
     w->port.ops = &rg_window_port;
     w->port.name = name_of(h->set, id);
     w->memory = memory ? memory : &nothing;
+    w->forks = rg_os_forks();
     w->bytes = count * sizeof *memory;
     w->last_call = &w->calls;
     w->self = rg_root(h)->self_id;   /* it never changes once the group is joined */
@@ -61,14 +62,17 @@ void rg_window_destroy(rg_window_t *w) {
     window_free(w);
 }
 
+/* In a forked child nobody adds anything, and the lock may be that of a thread that the child does not have. */
+static int inherited(const rg_window_t *w) { return w->forks != rg_os_forks(); }
+
 void rg_window_lock(rg_window_t *w) {
-    if (w) pthread_mutex_lock(&w->memory_lock);
+    if (w && !inherited(w)) pthread_mutex_lock(&w->memory_lock);
 }
 
 void rg_window_unlock(rg_window_t *w) {
-    if (!w) return;
+    if (!w || inherited(w)) return;
     pthread_mutex_unlock(&w->memory_lock);
-    if (!w->port.sv->dead && !rg_group_inherited(w->port.sv->g)) rg_service_wake(&w->port);
+    if (!w->port.sv->dead) rg_service_wake(&w->port);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */

@@ -54,6 +54,7 @@ struct rg_window {
     rg_port_t port; /* first */
     uint64_t bytes, self;
     float *memory;
+    uint32_t forks; /* of the process that registered it */
     pthread_mutex_t memory_lock;
     atomic_ullong count;
 

@@ -444,6 +444,12 @@ static int refusals(rig_member_t *m, void *arg) {
     in.weighted = 1;
     in.weight = NAN;
     RIG_NEED(m, rg_quorum_begin(q, &x, &in) == RG_ERR_INVALID && strstr(rig_errmsg(m), "weight"), "%s", rig_errmsg(m));
+    const double bad[] = { -1, INFINITY, 1.7e308, 1e251, 1e-251, 5e-324 };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        in.weight = bad[i]; /* two of them, or one with an element, are more or less than a double holds */
+        RIG_NEED(m, rg_quorum_begin(q, &x, &in) == RG_ERR_INVALID && strstr(rig_errmsg(m), "1e+250"), "weight %g: %s",
+                 bad[i], rig_errmsg(m));
+    }
     RIG_NEED(m, rg_quorum_wait(q, &x, 0, NULL) == RG_ERR_INVALID && strstr(rig_errmsg(m), "no round was begun"), "%s",
              rig_errmsg(m));
     RIG_NEED(m, rg_quorum_reduce(q, &x, NULL, NULL, 0, NULL) == RG_ERR_INVALID, "out");

@@ -121,6 +121,32 @@ static int hostile(rig_member_t *m, void *arg) {
 
 Test(quorum_talk, member_that_asks_for_anything__rounds_and_windows_go_on) { rig_run(3, "tcp", NULL, hostile, NULL); }
 
+/* ---- The one who decides, alone ---------------------------------------------------------------------------------- */
+
+Test(quorum_talk, no_memory_for_the_members_of_the_first_view__nothing_is_decided, .timeout = 20) {
+    rg_service_t sv = { .epoch = 3 };
+    rg_quorum_t q = { .leader = 7, .self = 7, .epoch = 0, .terms = 1 };
+    rg_decided_t *kept[1] = { NULL };
+    q.port.sv = &sv;
+    q.c.history = 1;
+    q.kept = kept;
+    cr_assert_eq(rg_decide_step(&q, 5), 5 + RG_QUORUM_AGAIN_NS);
+    q.epoch = 3;
+    cr_assert_eq(rg_decide_step(&q, 5), 5 + RG_QUORUM_AGAIN_NS);
+    cr_assert(!q.ready && !kept[0]);
+}
+
+Test(quorum_talk, terms__of_another_rank_or_too_high__are_nobodys) {
+    rg_place_t places[3] = { { .seat = { .id = 11 } }, { .seat = { .id = 12 } }, { .seat = { .id = 13 } } };
+    rg_quorum_t q = { .leader = 11, .self = 12, .term = UINT32_MAX - 4095, .places = places, .n_places = 3 };
+    cr_assert(rg_decide_term_of(&q, 12, 5 * 4096 + 1));
+    cr_assert_not(rg_decide_term_of(&q, 12, 5 * 4096 + 2), "another's");
+    cr_assert_not(rg_decide_term_of(&q, 14, 5 * 4096 + 3), "no member's");
+    cr_assert_not(rg_decide_term_of(&q, 12, (1ull << 32) + 1), "as 32 bits it is the first");
+    rg_decide_claim(&q);
+    cr_assert(q.leader == 11 && q.term == UINT32_MAX - 4095, "there is no higher term: the next view is waited for");
+}
+
 /* ---- Two ports of one name, one after the other ------------------------------------------------------------------ */
 
 typedef struct fake {

@@ -77,6 +77,17 @@ Test(tally, at_most__the_first_to_come_are_taken) {
     cr_assert(x.s[3].taken && x.s[1].taken && !x.s[0].taken);
 }
 
+Test(tally, at_most_below_the_half_that_is_needed__the_half_is_taken) {
+    table_t x;
+    sit(&x, 0, 2, 1000, 0);
+    come(&x, 3);
+    come(&x, 1);
+    cr_assert_eq(judge(&x, 5, 1), RG_TALLY_WAIT);
+    come(&x, 0);
+    cr_assert_eq(judge(&x, 5, 1), RG_TALLY_DECIDE);
+    cr_assert(x.s[3].taken && x.s[1].taken && x.s[0].taken);
+}
+
 Test(tally, max_wait__decided_with_fewer) {
     table_t x;
     sit(&x, 3, 0, 1000, 50);

@@ -8,6 +8,8 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define N 3
 #define ELEMS 200000u /* several pieces */
@@ -134,6 +136,31 @@ static int locked(rig_member_t *m, void *arg) {
     rg_window_destroy(w);
     return 0;
 }
+
+/* Another thread of the parent's has the lock at the fork: there is nobody in the child who would give it back. */
+static int forked(rig_member_t *m, void *arg) {
+    (void)arg;
+    float mine[4] = { 0 };
+    rg_window_t *w;
+    int status = 0;
+    RIG_OK(m, rg_window_register(m->g, 1, mine, 4, &w, NULL));
+    rg_window_lock(w);
+    pid_t child = fork();
+    if (!child) {
+        alarm(10);
+        rg_window_lock(w);
+        rg_window_unlock(w);
+        rg_window_lock(w);
+        _exit(7);
+    }
+    RIG_NEED(m, waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7, "status %#x",
+             (unsigned)status);
+    rg_window_unlock(w);
+    rg_window_destroy(w);
+    return 0;
+}
+
+Test(window, locked_while_it_forks__child__does_not_wait) { rig_run(1, "tcp", NULL, forked, NULL); }
 
 Test(window, owner_locks_and_dies__readers_wait_then_peer_lost) {
     rg_config_t config = RG_CONFIG_INIT;
