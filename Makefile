@@ -46,6 +46,12 @@ ifeq ($(shell printf '\043include <intel-ipsec-mb.h>\n' | $(CC) -E -xc - > /dev/
 CPPFLAGS += -DRG_HAVE_IPSEC_MB
 OPTIONAL_LIBS := -lIPSec_MB
 endif
+# InfiniBand and RoCE, where the libraries are; RDMA=0 leaves them out.
+RDMA ?= $(shell $(PKG_CONFIG) --exists libibverbs librdmacm 2>/dev/null && echo 1 || echo 0)
+ifeq ($(RDMA),1)
+CPPFLAGS += -DRG_HAVE_RDMA
+OPTIONAL_LIBS += $(shell $(PKG_CONFIG) --libs libibverbs librdmacm)
+endif
 CRITERION_CFLAGS := $(shell $(PKG_CONFIG) --cflags criterion 2>/dev/null)
 CRITERION_LIBS := $(shell $(PKG_CONFIG) --libs criterion 2>/dev/null || echo -lcriterion)
 # Criterion's sandbox maps memory where ThreadSanitizer allows none: there a stand-in with its words runs the tests.
@@ -62,7 +68,7 @@ LIBS := $(PKG_LIBS) $(OPTIONAL_LIBS) -lm -pthread
 LINK = $(CC) $(SAN_LINK) $(LDFLAGS)
 
 # ---- Files ----------------------------------------------------------------------------------------------------------
-LIB_SRC := $(sort $(wildcard src/*.c src/*/*.c transports/*.c algorithms/*.c) $(wildcard gpu/none.c))
+LIB_SRC := $(sort $(wildcard src/*.c src/*/*.c algorithms/*.c) $(filter-out $(if $(filter 1,$(RDMA)),,transports/rdma%),$(wildcard transports/*.c)) $(wildcard gpu/none.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/gen/algorithms.o
 TOOL_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/*.c))
 ALGORITHMS := $(sort $(basename $(notdir $(wildcard algorithms/*.c))))

@@ -156,6 +156,7 @@ typedef struct rg_config {
     const char *tcp_congestion; /* RG_TCP_CONGESTION kernel congestion control by name, or "auto" (reno on one host,
                                    else the system's) */
     const char *transport;    /* RG_TRANSPORT "auto": shared memory where two members share it, else TCP; "tcp"; "shm";
+                                 "rdma": InfiniBand or RoCE for all members, where the library was built with it;
                                  "inproc" for members that are threads of one process */
     uint32_t min_size;        /* RG_MIN_SIZE members that the first view waits for; 1 */
     uint32_t order;           /* RG_ORDER the first view is sorted by this, then by arrival; 0 */

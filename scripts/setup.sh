@@ -7,6 +7,8 @@ set -eu
 packages="pkg-config libuv1-dev libjansson-dev libxxhash-dev libssl-dev libcriterion-dev spin"
 # AES-GCM for Intel's wide instructions; without it OpenSSL's is used.
 [ "$(uname -m)" = x86_64 ] && packages="$packages libipsec-mb-dev"
+# InfiniBand and RoCE; without them the library has no RDMA transport.
+packages="$packages libibverbs-dev librdmacm-dev"
 [ "${SETUP_WAN:-0}" = 1 ] && packages="$packages iproute2 gnuplot-nox"
 [ "${SETUP_PEERS:-0}" = 1 ] && packages="$packages g++ libgloo-dev libopenmpi-dev openmpi-bin libmpich-dev mpich"
 

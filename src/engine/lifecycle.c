@@ -13,6 +13,9 @@
 #include <unistd.h>
 
 extern const rg_transport_t rg_transport_auto, rg_transport_tcp, rg_transport_shm, rg_transport_inproc;
+#ifdef RG_HAVE_RDMA
+extern const rg_transport_t rg_transport_rdma;
+#endif
 
 static uint32_t settings_hash(const rg_config_t *c, uint32_t tuning_hash) {
     uint32_t h = 2166136261u ^ tuning_hash;
@@ -46,15 +49,23 @@ static int own_name_means_loopback(const rg_group_t *g) {
 static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error_t *err) {
     char hint[128];
     static const rg_transport_t *const all[] = { &rg_transport_auto, &rg_transport_tcp, &rg_transport_shm,
-                                                 &rg_transport_inproc };
+                                                 &rg_transport_inproc,
+#ifdef RG_HAVE_RDMA
+                                                 &rg_transport_rdma
+#endif
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(g->cfg.transport, all[i]->name) == 0) g->tp_ops = all[i];
     g->others_fill = g->tp_ops == &rg_transport_inproc;
-    g->blocks_shared = g->tp_ops != &rg_transport_inproc && g->tp_ops != &rg_transport_tcp;
+    g->blocks_shared = g->tp_ops == &rg_transport_auto || g->tp_ops == &rg_transport_shm;
+    if (!g->tp_ops && strcmp(g->cfg.transport, "rdma") == 0)
+        return rg_fail(err, RG_ERR_NOTSUP, 0,
+                       "transport \"rdma\": this library was built without libibverbs and librdmacm; install "
+                       "libibverbs-dev and librdmacm-dev and build it again, or use auto, tcp or shm");
     if (!g->tp_ops)
         return rg_fail(err, RG_ERR_NOTSUP, 0,
-                       "transport \"%s\": expected auto (shared memory on one host, TCP between hosts), tcp, shm, or "
-                       "inproc for members that are threads of one process",
+                       "transport \"%s\": expected auto (shared memory on one host, TCP between hosts), tcp, shm, "
+                       "rdma, or inproc for members that are threads of one process",
                        g->cfg.transport);
     rg_os_addr_text((const struct sockaddr *)&g->coord_addr[0], hint, sizeof hint);
     rg_tp_config_t tc = {

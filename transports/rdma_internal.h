@@ -1,0 +1,173 @@
+/* rdma_internal.h: what the parts of the RDMA transport share. rdma.c has the table and what a user asks for,
+ * rdma_msg.c sends and takes messages, rdma_conn.c makes and ends connections, rdma_wire.c has the bytes. It relies on
+ * libibverbs and librdmacm, and on mbox.h for messages that come whole. Every byte travels through memory of the
+ * transport's own: no buffer of a caller is ever registered, so that nothing remote can reach one, whatever dies. */
+#ifndef RG_RDMA_INTERNAL_H
+#define RG_RDMA_INTERNAL_H
+
+#include "mbox.h"
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#define RGR_SLOT 32768u /* of memory for one message, its header among it */
+#define RGR_HEAD 80u
+#define RGR_ROOM 32640u /* payload of one message at most; a multiple of 64 */
+#define RGR_CREDITS 16u /* messages that a peer may have on their way to us */
+#define RGR_SQ 32u
+#define RGR_CHUNK 16u /* slots that are registered together */
+#define RGR_CHUNKS_MAX 128u
+#define RGR_SEND_CHUNKS 4u
+#define RGR_RTS_MAX 4096u /* large messages of one peer that nobody has asked for */
+#define RGR_PENDING_MAX 64
+#define RGR_PENDING_NS 5000000000ull
+#define RGR_HELLO 56u /* what a connection request over InfiniBand and RoCE can carry */
+#define RGR_NO_SLOT UINT32_MAX
+#define RGR_HASH 256u
+
+/* What a message is. */
+typedef enum rgr_type {
+    RGR_DATA = 1, /* whole */
+    RGR_RTS,      /* a large one is here: `total` bytes, known as `sid` */
+    RGR_CTS,      /* send the message `sid` in pieces of `step` bytes, to `rid`; 0: nobody wants its bytes */
+    RGR_PIECE,    /* bytes from `offset` of what is received as `rid` */
+    RGR_NOTE      /* note and credits, which all messages carry, alone */
+} rgr_type_t;
+
+typedef struct rgr_head {
+    rgr_type_t type;
+    uint32_t credits, len, sid, rid, step;
+    rg_tag_t tag;
+    uint64_t note, total, offset;
+} rgr_head_t;
+
+typedef struct rgr_hello {
+    uint8_t nonce[16], from[16], to[16];
+} rgr_hello_t;
+
+/* rdma_wire.c: pure. get: NULL, or what is wrong. */
+void rgr_head_put(uint8_t out[RGR_HEAD], const rgr_head_t *h);
+const char *rgr_head_get(const uint8_t *in, uint32_t bytes, rgr_head_t *h);
+void rgr_hello_put(uint8_t out[RGR_HELLO], const rgr_hello_t *h);
+int rgr_hello_get(const uint8_t *in, uint32_t len, rgr_hello_t *h); /* 0 or -1 */
+uint32_t rgr_addr_put(uint8_t *out, const struct sockaddr_storage *a);
+int rgr_addr_get(const uint8_t *in, uint32_t len, struct sockaddr_storage *a); /* 0 or -1 */
+
+/* Memory for one message. */
+typedef struct rgr_slot {
+    struct rgr_slot *next;
+    uint8_t *bytes;
+    struct ibv_mr *mr;
+    uint32_t index;
+    uint32_t len; /* held: of the message */
+    int told;     /* held: UNEXPECTED was reported */
+} rgr_slot_t;
+
+/* A message that is to be sent. */
+typedef struct rgr_out {
+    struct rgr_out *next;
+    rg_tp_send_t s;
+    uint32_t sid, rid, step; /* large ones */
+    uint64_t offset;
+} rgr_out_t;
+
+typedef struct rgr_list {
+    rgr_out_t *first, **tail;
+} rgr_list_t;
+
+/* A large message that comes in pieces. */
+typedef struct rgr_in {
+    struct rgr_in *next;
+    rg_tp_recv_t r;
+    uint64_t got;
+    uint32_t rid, step;
+} rgr_in_t;
+
+/* A large message that nobody has asked for; and an answer that waits for its turn. */
+typedef struct rgr_rts {
+    struct rgr_rts *next;
+    rg_tag_t tag;
+    uint64_t total;
+    uint32_t sid, rid, step;
+} rgr_rts_t;
+
+/* What a link has beside its half of the mbox. */
+typedef struct rgr_side {
+    struct rdma_cm_id *id; /* NULL: no connection */
+    uint32_t index, gen;   /* gen: of the connection, so that completions of an older one are known */
+    uint32_t qpn, hash_next;
+    int queue_pair, accepted, routed; /* routed: nothing but the group's nonce is missing to connect */
+    uint32_t credits, owed; /* messages that may be sent; that the peer has to hear may be sent again */
+    uint32_t inline_max;
+    uint32_t sq_first, sq_n, unsignalled, sq[RGR_SQ]; /* slots of sends on their way; RGR_NO_SLOT: none was needed */
+    rgr_list_t queue, asked, flowing;                 /* not begun; announced; in pieces */
+    rgr_in_t *ins;
+    rgr_rts_t *rts, *answers, **answers_tail;
+    uint32_t n_rts, next_id;
+    rgr_slot_t *held, **held_tail; /* messages that the mbox had no room for, in their order */
+    int note_due, turn;
+    uint64_t heard_by_ns, quiet_ns; /* something must be on its way every so often, or a dead peer is not noticed */
+} rgr_side_t;
+
+typedef struct rgr_pending { /* somebody who asked for a connection */
+    struct rdma_cm_id *id;
+    rgr_hello_t hello;
+    uint64_t deadline;
+} rgr_pending_t;
+
+struct rg_tp {
+    rg_mbox_t box;
+    rgr_side_t **sides; /* as many as the box has links */
+    uint32_t n_sides;
+    uint8_t identity[16], nonce[16];
+    int nonce_known;
+    uint32_t heartbeat_ms;
+    uint64_t note, sent;
+    struct rdma_event_channel *events;
+    struct rdma_cm_id *listener;
+    struct ibv_context *device; /* the listener's */
+    struct ibv_pd *pd;
+    struct ibv_comp_channel *ready;
+    struct ibv_cq *cq;
+    struct ibv_srq *srq;
+    int epoll;
+    uint32_t next_gen, cq_room;
+    rgr_slot_t *chunks[RGR_CHUNKS_MAX]; /* of slots to receive in */
+    rgr_slot_t *send_chunks[RGR_SEND_CHUNKS];
+    uint32_t n_chunks, n_send_chunks, srq_max;
+    rgr_slot_t *free_sends;
+    uint32_t by_qpn[RGR_HASH]; /* link + 1 */
+    rgr_pending_t pending[RGR_PENDING_MAX];
+    uint32_t n_pending;
+    uint64_t looked_ns, next_timer;
+    uint64_t copied; /* bytes that the processor moved, for who measures */
+    void (*log)(void *user, rg_log_level_t level, const char *line);
+    void *log_user;
+};
+
+/* rdma_conn.c */
+rg_status_t rgr_open_device(rg_tp_t *tp, const rg_tp_config_t *c, uint8_t *addr, uint32_t *addr_len, rg_error_t *err);
+void rgr_close_device(rg_tp_t *tp);
+rg_status_t rgr_dial(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err);
+void rgr_accept_pending(rg_tp_t *tp, uint64_t now);
+void rgr_nonce_known(rg_tp_t *tp);
+void rgr_events(rg_tp_t *tp, uint64_t now);       /* of connections and of the device */
+void rgr_unlink(rg_tp_t *tp, rgr_side_t *s);      /* ends the connection, if there is one; no event is told */
+void rgr_up(rg_tp_t *tp, uint32_t link);          /* if it is not up already */
+void rgr_down(rg_tp_t *tp, uint32_t link, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+rgr_side_t *rgr_side_of_qpn(rg_tp_t *tp, uint32_t qpn);
+
+/* rdma_msg.c */
+int rgr_slots_grow(rg_tp_t *tp, uint32_t links); /* slots to receive in for so many; 0 or an errno */
+int rgr_send_slots(rg_tp_t *tp);                 /* 0 or an errno */
+void rgr_slots_free(rg_tp_t *tp);
+void rgr_post_slot(rg_tp_t *tp, rgr_slot_t *slot);
+void rgr_completions(rg_tp_t *tp);
+void rgr_pump(rg_tp_t *tp, rgr_side_t *s); /* sends what can be sent */
+void rgr_probe(rg_tp_t *tp, rgr_side_t *s);
+int rgr_want(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r); /* 1: it meets a large one that has been announced */
+void rgr_held_again(rg_tp_t *tp, rgr_side_t *s);
+void rgr_cancel(rg_tp_t *tp, rgr_side_t *s, uint64_t below, rg_tp_status_t st); /* below 0: everything */
+void rgr_list_init(rgr_list_t *l);
+
+#endif
