@@ -106,7 +106,8 @@ guests_boot() {
     mkdir -p "$run/ctl"
     sockets=$(mktemp -d /tmp/regroup-vm.XXXXXX) # the paths of sockets must be short
     guest_pid=() guest_asked=()
-    printf 'export NODES=%q\n%s\n' "$n" "$command" > "$run/command"
+    printf 'export NODES=%q VM_HEARTBEAT=%q VM_PLANT=%q\n%s\n' "$n" "${VM_HEARTBEAT:-}" "${VM_PLANT:-}" "$command" \
+        > "$run/command"
     # The program runs from a copy: a build that goes on meanwhile must not end it.
     cp "$build/tests/vm" "$sockets/vm"
     "$sockets/vm" cable "$sockets" "$n" < /dev/null > "$run/cable.log" 2>&1 &
@@ -129,18 +130,19 @@ guests_boot() {
 }
 
 guests_serve() {
-    local f what i
+    local f asked what i
     for f in "$run"/ctl/{kill,stop,cont}.[0-9]; do
         [ -e "$f" ] || continue
-        i=${f##*.} what=${f##*/} what=${what%.*}
+        asked=${f##*/} i=${f##*.} what=${f##*/} what=${what%.*}
         rm -f "$f"
         [ -n "${guest_pid[$i]:-}" ] || continue
+        [ "${VM_PLANT:-}" = spare ] && what=spare
         case $what in
             kill) guest_asked[$i]=1; kill -KILL "${guest_pid[$i]}" ;;
             stop) kill -STOP "${guest_pid[$i]}" ;;
             cont) kill -CONT "${guest_pid[$i]}" ;;
         esac
-        date +%s.%N > "$run/ctl/did-$what.$i"
+        : > "$run/ctl/did-$asked"
     done
 }
 

@@ -4,6 +4,8 @@
 export RG_COORDINATOR=10.78.0.1:7000 RG_INTERFACE=eth0 RG_JOIN_TIMEOUT_MS=60000 RG_LOG=${RG_LOG-warn}
 heartbeat=${VM_HEARTBEAT:-5000}
 vm=$BUILD/tests/vm
+plant= # on one guest: value, input, guard, late, outcome; elsewhere: spare (nothing is done to anybody), delay
+case ${VM_PLANT:-} in value | input | guard | late | outcome) [ "$NODE" = 2 ] && plant="--plant $VM_PLANT" ;; esac
 regroup=$BUILD/regroup
 
 fail() { echo "WRONG: $*"; exit 1; }
@@ -38,7 +40,7 @@ scenario_conformance() { "$BUILD/tests/conformance" "$1"; }
 scenario_collectives() {
     export RG_TRANSPORT=$1 RG_MIN_SIZE=$NODES
     coordinator
-    "$vm" member "$SHARED/record.$NODE" --rounds "$2" --bytes "$3" || exit 1
+    "$vm" member "$SHARED/record.$NODE" $plant --rounds "$2" --bytes "$3" || exit 1
     meet members
     for c in all_reduce all_to_all; do
         RG_GROUP=bench-$c "$regroup" bench $c -b 64 -e 1M -f 128 -w 1 -i 3 --check > "$SHARED/bench.$c.$NODE" || exit 1
@@ -57,14 +59,14 @@ scenario_kills() {
     fi
 }
 
-# The last guest loses its power while all work.
+# The last guest loses its power while all work, after $2 calls.
 scenario_guest_killed() {
     export RG_TRANSPORT=$1 RG_MIN_SIZE=$NODES
     coordinator
-    "$vm" member "$SHARED/record.$NODE" --bytes 300000 --stop "$SHARED/stop" &
+    "$vm" member "$SHARED/record.$NODE" $plant --bytes 300000 --stop "$SHARED/stop" &
     member=$!
     if [ "$NODE" = 1 ]; then
-        until_true 120 lines "$SHARED/record.1" 60 || exit 1
+        until_true 120 lines "$SHARED/record.1" "$2" || exit 1
         ask "kill.$NODES" || exit 1
         count=$(wc -l < "$SHARED/record.1")
         until_true 120 lines "$SHARED/record.1" $((count + 40)) || exit 1
@@ -77,7 +79,7 @@ scenario_guest_killed() {
 scenario_frozen() {
     export RG_TRANSPORT=$1 RG_MIN_SIZE=$NODES
     coordinator
-    "$vm" member "$SHARED/record.$NODE" --bytes 300000 --stop "$SHARED/stop" &
+    "$vm" member "$SHARED/record.$NODE" $plant --bytes 300000 --stop "$SHARED/stop" &
     member=$!
     if [ "$NODE" = 1 ]; then
         until_true 120 lines "$SHARED/record.1" 60 || exit 1
@@ -99,11 +101,11 @@ scenario_frozen() {
 scenario_port() {
     export RG_TRANSPORT=$1 RG_MIN_SIZE=$NODES
     coordinator
-    "$vm" member "$SHARED/record.$NODE" --bytes 300000 --stop "$SHARED/stop" &
+    "$vm" member "$SHARED/record.$NODE" $plant --bytes 300000 --stop "$SHARED/stop" &
     member=$!
     if [ "$NODE" = "$NODES" ]; then
         until_true 120 lines "$SHARED/record.$NODE" 60 || exit 1
-        ip link set eth0 down
+        [ "$VM_PLANT" = spare ] || ip link set eth0 down
         busybox usleep $((heartbeat * 200))
         ip link set eth0 up
         count=$(wc -l < "$SHARED/record.$NODE")
@@ -111,10 +113,11 @@ scenario_port() {
             echo "did not heal"
             : > "$SHARED/no-heal"
         fi
-        ip link set eth0 down
+        [ "$VM_PLANT" = spare ] || ip link set eth0 down
         sleep $((heartbeat / 1000 + 3))
         ip link set eth0 up
         : > "$SHARED/was-down"
+        [ "$VM_PLANT" = spare ] && : > "$SHARED/stop"
         wait $member
         code=$?
         [ $code = 3 ] || [ $code = 4 ] || fail "the member that was cut off was told neither that (exit code $code)"
@@ -130,10 +133,10 @@ scenario_port() {
     wait $member
 }
 
-# A user without the right to lock memory. $1 must work, or say what is missing.
+# A user without the right to lock memory: auto must work, and $1, if given, or say what is missing.
 scenario_memlock() {
     "$regroup" doctor
-    for transport in auto "$1"; do
+    for transport in auto ${1:-}; do
         if setpriv --reuid 65534 --regid 65534 --clear-groups bash -c "ulimit -l 64; timeout 60 $regroup bench all_reduce \
             -n 2 -b 4K -e 4M -f 32 -w 1 -i 2 --check --transport $transport" > /tmp/out 2>&1; then echo "$transport: works"
         else
@@ -150,7 +153,7 @@ scenario_netem() {
     export RG_TRANSPORT=$1 RG_MIN_SIZE=$NODES
     tc qdisc add dev eth0 root netem $2 limit 20000 || exit 1
     coordinator
-    "$vm" member "$SHARED/record.$NODE" --rounds "$3" --bytes 200000 || exit 1
+    "$vm" member "$SHARED/record.$NODE" $plant --rounds "$3" --bytes 200000 || exit 1
     meet done
     tc -s qdisc show dev eth0
 }
@@ -197,7 +200,8 @@ emulator_pair() {
     until_true 10 grep -q ready /tmp/emulator
 }
 scenario_wan() { # RATE DELAY LOSS BYTES WITHIN-PERCENT
-    local k e kl el bad=0 shift=${VM_PLANT_DELAY:-0}
+    local k e kl el bad=0 shift=0
+    [ "$VM_PLANT" = delay ] && shift=5
     mkfifo /tmp/open
     exec 8<> /tmp/open # an input that does not end: a receiver that has said all would be taken for one that leaves
     kernel_pair "$1" "$2" "$3" && emulator_pair "$1" $(($2 + shift)) "$3" || fail "no networks"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Scenarios in virtual machines, one after the other: real verbs (soft-RoCE), whole machines that die or freeze, ports
 # that go down, packets that are lost. Usage: run.sh BUILD; VM_ONLY="name name" runs those with one of these in their
-# name, VM_SHORT=1 a subset that takes a few minutes, VM_LIMIT=SECONDS ends after that, VM_KILLS=N, VM_ACCEL=tcg|kvm.
+# name, VM_SHORT=1 a subset that takes a few minutes, VM_LIMIT=SECONDS ends after that; README.md has the rest.
 # Prints a line for each and the sum; 77 when there can be no guests here. It must leave no process behind.
 set -u
 build=$(cd "${1:?usage: run.sh BUILD}" && pwd)
@@ -60,13 +60,20 @@ scenario() {
     fi
 }
 
-judge() { "$build/tests/vm" judge --calls "$1" "$run"/record.*; }
-all_stayed() { judge "$1" | tee "$run/verdict" && grep -q ", 0 calls failed" "$run/verdict"; }
-random() { all_stayed "$1" && grep -h '^ *[0-9]' "$run"/bench.*.1 | tail -n 1 | sed 's/^/last row of the benchmark: /' && cat "$run/verdict"; }
-one_out() { judge 100 | tee "$run/verdict" && grep -q ", 1 expelled or cut off" "$run/verdict"; }
-shown() { grep -h "apart\|works\|says why\|passed," "$run/out.1" | tr '\n' ';'; }
+# Judges: the records of all members agree, and so many stayed.
+judge() { # MEMBERS-THAT-STAYED AT-LEAST-CALLS
+    "$build/tests/vm" judge --calls "$2" "$run"/record.* | tee "$run/verdict"
+    [ "${PIPESTATUS[0]}" -eq 0 ] && grep -q " $1 members stayed" "$run/verdict"
+}
+undisturbed() { judge "$@" && grep -q ", 0 calls failed" "$run/verdict"; }
+one_out() { judge "$@" && grep -q ", 1 expelled or cut off" "$run/verdict"; }
+measured() { undisturbed "$@" && echo "$(cat "$run/verdict"); $(cat "$run"/bench.all_reduce.* | grep '^ *[0-9]' | tail -n 1 |
+    awk '{ printf "all_reduce of %d bytes: %d us", $1, $5 }')"; }
+shown() { grep -h 'apart\|^[a-z]*: works\|says why\|cases passed' "$run/out.1" | tr '\n' ';'; }
 
+# Built in, and not merely to be asked for in vain?
 has_rdma=
+grep -q '"rdma"' tests/conformance.c && ldd "$build/libregroup.so" | grep -q libibverbs && has_rdma=1
 . tests/vm/scenarios.sh
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]
