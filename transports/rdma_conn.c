@@ -192,6 +192,7 @@ void rgr_unlink(rg_tp_t *tp, rgr_side_t *s) {
         rgr_post_slot(tp, slot);
     }
     s->held_tail = &s->held;
+    s->n_held = 0;
     while (s->answers) {
         rgr_rts_t *a = s->answers;
         s->answers = a->next;

@@ -105,6 +105,7 @@ typedef struct rgr_side {
     rgr_rts_t *rts, *answers, **answers_tail;
     uint32_t n_rts, next_id;
     rgr_slot_t *held, **held_tail; /* messages that the mbox had no room for, in their order */
+    uint32_t n_held;
     int note_due, turn;
     uint64_t heard_by_ns, quiet_ns; /* something must be on its way every so often, or a dead peer is not noticed */
 } rgr_side_t;
@@ -140,7 +141,6 @@ struct rg_tp {
     rgr_pending_t pending[RGR_PENDING_MAX];
     uint32_t n_pending;
     uint64_t looked_ns, next_timer;
-    uint64_t copied; /* bytes that the processor moved, for who measures */
     void (*log)(void *user, rg_log_level_t level, const char *line);
     void *log_user;
 };

@@ -129,7 +129,6 @@ static int post(rg_tp_t *tp, rgr_side_t *s, rgr_head_t *h, const void *payload) 
         to = slot->bytes;
         sge.lkey = slot->mr->lkey;
         wr.send_flags = IBV_SEND_SIGNALED;
-        tp->copied += h->len;
     }
     if (wr.send_flags & IBV_SEND_SIGNALED) s->unsignalled = 0;
     h->credits = s->owed;
@@ -344,7 +343,6 @@ static const char *on_piece(rg_tp_t *tp, rgr_side_t *s, const rgr_head_t *h, con
                       h->len / r->wire_elem);
         } else {
             memcpy((uint8_t *)r->dst + in->got, bytes, h->len);
-            tp->copied += h->len;
         }
         in->got += h->len;
         tp->box.links[s->index]->received += h->len;
@@ -364,6 +362,7 @@ static int take(rg_tp_t *tp, rgr_side_t *s, rgr_slot_t *slot, uint32_t bytes) {
     const uint8_t *payload = slot->bytes + RGR_HEAD;
     const char *wrong = rgr_head_get(slot->bytes, bytes, &h);
     if (!wrong && s->credits + h.credits > RGR_CREDITS) wrong = "more credits than there are";
+    if (!wrong && s->owed + s->n_held >= RGR_CREDITS) wrong = "more messages than it has credits for";
     if (!wrong) {
         s->credits += h.credits;
         rg_mbox_note(&tp->box, s->index, h.note);
@@ -381,6 +380,7 @@ static int take(rg_tp_t *tp, rgr_side_t *s, rgr_slot_t *slot, uint32_t bytes) {
         slot->next = NULL;
         *s->held_tail = slot;
         s->held_tail = &slot->next;
+        s->n_held++;
         return 0;
     }
     s->owed++;
@@ -398,6 +398,7 @@ void rgr_held_again(rg_tp_t *tp, rgr_side_t *s) {
         }
         *at = slot->next;
         if (!*at) s->held_tail = at;
+        s->n_held--;
         s->owed++;
         rgr_post_slot(tp, slot);
     }
@@ -437,7 +438,15 @@ static void received(rg_tp_t *tp, const struct ibv_wc *wc) {
     rgr_slot_t *slot = slot_at(tp->chunks, (uint32_t)(wc->wr_id & ~RECV_ID));
     rgr_side_t *s = wc->status == IBV_WC_SUCCESS ? rgr_side_of_qpn(tp, wc->qp_num) : NULL;
     int is_free = 1;
-    if (s) rgr_up(tp, s->index); /* the peer's last word of the handshake may come later than its first message */
+    if (s && s->accepted) rgr_up(tp, s->index); /* its last word of the handshake may come after its first message */
+    if (s && tp->box.links[s->index]->state == MBOX_CONNECTING) {
+        rgr_events(tp, rg_os_now_ns()); /* who was dialled has answered by now, and is looked at first */
+        s = rgr_side_of_qpn(tp, wc->qp_num);
+        if (s && tp->box.links[s->index]->state == MBOX_CONNECTING) {
+            rgr_down(tp, s->index, "rdma: protocol: a message before the greeting");
+            s = NULL;
+        }
+    }
     if (s && s->queue_pair) is_free = take(tp, s, slot, wc->byte_len);
     if (is_free) rgr_post_slot(tp, slot);
     if (s) rgr_pump(tp, s);
