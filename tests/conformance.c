@@ -831,6 +831,9 @@ static const struct {
     { "auto", &rg_transport_auto, "127.0.0.1", 1, NULL },
     { "auto-inproc", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_inproc },
     { "auto-refused", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_refuse },
+    { "fabric", &rg_transport_fabric, "127.0.0.1", 1, &rg_transport_inproc },
+    { "fabric-refused", &rg_transport_fabric, "127.0.0.1", 1, &rg_transport_refuse },
+    { "auto-fabric", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_refuse }, /* the pair within the pair */
 };
 
 static int with_tls(int s) { return strncmp(subjects[s].name, "tls", 3) == 0; }
@@ -858,6 +861,9 @@ static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
     e->tls = with_tls(s) ? tls_new() : NULL;
     if (with_tls(s) && !e->tls) return 1;
     rg_auto_parts(subjects[s].near, NULL);
+    rg_auto_fabric(t->open == rg_transport_fabric.open        ? subjects[s].near
+                   : !strcmp(subjects[s].name, "auto-fabric") ? &rg_transport_inproc
+                                                              : NULL);
     /* The ways that a large message can take over shared memory; "shm" chooses among the first two by measurement. */
     rg_shm_hooks = (rg_shm_hooks_t){ .never_push = strcmp(subjects[s].name, "shm-fetched") == 0,
                                      .no_copy = strcmp(subjects[s].name, "shm-staged") == 0 };

@@ -1,8 +1,9 @@
 /* auto.c: two transports as one, chosen link by link: shared memory (the near one) where both ends prove that they
- * share it, else TCP (the far one). Who dials decides: it tries the near way if the peer's address says that it is on
- * this machine, and the far one when that fails. Who is dialled waits on both and takes what comes. A near link counts
- * there only once the dialler has said over it that it stays with it (the greeting): a dialler that gave up on a link
- * which the other end had already seen come up would otherwise look like one that died.
+ * share it, else TCP (the far one). Where this host has a fabric, TCP's place is taken by such a pair again: the fabric
+ * (near) where both ends have it and it leads there, else TCP. Who dials decides: it tries the near way if the peer's
+ * address says that it is on this machine, and the far one when that fails. Who is dialled waits on both and takes what
+ * comes. A near link counts there only once the dialler has said over it that it stays with it (the greeting): a
+ * dialler that gave up on a link which the other end had already seen come up would otherwise look like one that died.
  * Once a link is up everything goes to the transport that carries it. The other costs a look now and then.
  * Relies on the tables of both, on rules T1 to T7, and on nothing else of theirs. It must not touch a payload. */
 #include "auto.h"
@@ -39,7 +40,24 @@ static const rg_tag_t greeting = { .epoch = UINT64_MAX, .gen = UINT64_MAX, .op =
 /* An address: the far transport's own, so that members which use that one alone understand it, then the near one's, and
  * a tail that says how long that is and on which machine. */
 #define TAIL_BYTES 14
-static const uint8_t tail_magic[4] = { 'R', 'G', '+', 1 };
+
+/* What the two pairs do differently. A member that knows nothing of the second takes its tail for a part of the far
+ * transport's address, which that one reads past. */
+typedef struct kind {
+    uint8_t magic[4];     /* of the tail */
+    int everywhere;       /* the near way may lead to other machines */
+    uint32_t near_share;  /* thousandths of the time that it gets before the far one is tried */
+    const char *lacking;  /* what there is not when it cannot be opened */
+    const char *expected; /* why it was tried */
+} kind_t;
+static const kind_t shared_kind = {
+    { 'R', 'G', '+', 1 }, 0, 750, "no shared memory, so members on this host are reached", "is on this machine"
+};
+static const kind_t fabric_kind = { { 'R', 'G', '+', 2 },
+                                    1,
+                                    400,
+                                    "the fabric cannot be used, so members on other hosts are reached",
+                                    "has an address on a fabric" };
 
 typedef struct waiting {
     struct waiting *next;
@@ -71,6 +89,7 @@ typedef struct side {
 } side_t;
 
 struct rg_tp {
+    const kind_t *kind;
     side_t side[2];
     int epoll;
     uint64_t machine;
@@ -87,7 +106,9 @@ struct rg_tp {
     void *log_user;
 };
 
-static const rg_transport_t *part[2];
+static const rg_transport_t *part[2], *fabric;
+
+void rg_auto_fabric(const rg_transport_t *t) { fabric = t; }
 
 void rg_auto_parts(const rg_transport_t *near, const rg_transport_t *far) {
     part[NEAR] = near;
@@ -117,25 +138,26 @@ static void push_failed(rg_tp_t *tp, uint32_t link, uint64_t cookie, rg_tp_statu
 
 /* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
-static uint32_t address_join(uint8_t *addr, uint32_t far_len, const uint8_t *near, uint32_t near_len,
-                             uint64_t machine) {
+static uint32_t address_join(const rg_tp_t *tp, uint8_t *addr, uint32_t far_len, const uint8_t *near,
+                             uint32_t near_len) {
     if (far_len + near_len + TAIL_BYTES > RG_TP_ADDR_MAX) return 0;
     uint8_t *p = addr + far_len;
     memcpy(p, near, near_len);
     p += near_len;
-    for (int i = 0; i < 8; i++) *p++ = (uint8_t)(machine >> 8 * i);
+    for (int i = 0; i < 8; i++) *p++ = (uint8_t)(tp->machine >> 8 * i);
     *p++ = (uint8_t)near_len;
     *p++ = (uint8_t)(near_len >> 8);
-    memcpy(p, tail_magic, sizeof tail_magic);
+    memcpy(p, tp->kind->magic, sizeof tp->kind->magic);
     return far_len + near_len + TAIL_BYTES;
 }
 
 /* Gives the two parts; without a tail all of it is the far transport's. 1 when there is a near part. */
-static int address_split(const uint8_t *addr, uint32_t len, rg_tp_peer_t out[2], uint64_t *machine) {
+static int address_split(const rg_tp_t *tp, const uint8_t *addr, uint32_t len, rg_tp_peer_t out[2], uint64_t *machine) {
+    const uint8_t *magic = tp->kind->magic;
     out[FAR].addr = addr;
     out[FAR].addr_len = len;
     out[NEAR].addr_len = 0;
-    if (!addr || len < TAIL_BYTES || memcmp(addr + len - sizeof tail_magic, tail_magic, sizeof tail_magic) != 0)
+    if (!addr || len < TAIL_BYTES || memcmp(addr + len - sizeof tp->kind->magic, magic, sizeof tp->kind->magic) != 0)
         return 0;
     const uint8_t *p = addr + len - TAIL_BYTES;
     uint32_t near_len = (uint32_t)p[8] | (uint32_t)p[9] << 8;
@@ -225,19 +247,19 @@ static void open_near(rg_tp_t *tp, const rg_tp_config_t *config, uint8_t *addr, 
     rg_status_t st = s->t->open(config, &s->tp, own, &own_len, &err);
     if (st == RG_OK) st = leaves_enough(tp->epoll, &err);
     if (st == RG_OK) st = watch(tp, NEAR, &err);
-    if (st == RG_OK) len = address_join(addr, *addr_len, own, own_len, tp->machine);
+    if (st == RG_OK) len = address_join(tp, addr, *addr_len, own, own_len);
     if (len) {
         *addr_len = len;
         return;
     }
-    snprintf(line, sizeof line, "no shared memory, so members on this host are reached by %s: %s",
-             tp->side[FAR].t->name, err.text);
+    snprintf(line, sizeof line, "%s by %s: %s", tp->kind->lacking, tp->side[FAR].t->name, err.text);
     log_line(tp, RG_LOG_WARN, line);
     if (s->tp) s->t->close(s->tp);
     s->tp = NULL;
 }
 
-static rg_status_t auto_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
+static rg_status_t pair_open(const kind_t *kind, const rg_transport_t *near, const rg_transport_t *far,
+                             const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
                              rg_error_t *err) {
     *out = NULL;
     rg_tp_t *tp = calloc(1, sizeof *tp);
@@ -248,8 +270,9 @@ static rg_status_t auto_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_
     tp->log = config->log;
     tp->log_user = config->log_user;
     tp->machine = rg_os_machine() ^ rg_os_name_hash(config->config->host);
-    tp->side[NEAR].t = part[NEAR] ? part[NEAR] : &rg_transport_shm;
-    tp->side[FAR].t = part[FAR] ? part[FAR] : &rg_transport_tcp;
+    tp->kind = kind;
+    tp->side[NEAR].t = near;
+    tp->side[FAR].t = far;
     tp->epoll = epoll_create1(EPOLL_CLOEXEC);
     rg_status_t st = tp->epoll >= 0
                          ? RG_OK
@@ -263,6 +286,21 @@ static rg_status_t auto_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_
     open_near(tp, config, addr, addr_len);
     *out = tp;
     return RG_OK;
+}
+
+static rg_status_t fabric_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
+                               rg_error_t *err) {
+    *out = NULL;
+    if (!fabric) return rg_fail(err, RG_ERR_NOTSUP, 0, "there is no fabric");
+    return pair_open(&fabric_kind, fabric, &rg_transport_tcp, config, out, addr, addr_len, err);
+}
+
+/* What a fabric carries is not encrypted: with TLS it is left alone. */
+static rg_status_t auto_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
+                             rg_error_t *err) {
+    const rg_transport_t *far = fabric && !config->tls ? &rg_transport_fabric : &rg_transport_tcp;
+    return pair_open(&shared_kind, part[NEAR] ? part[NEAR] : &rg_transport_shm, part[FAR] ? part[FAR] : far, config,
+                     out, addr, addr_len, err);
 }
 
 static void auto_set_nonce(rg_tp_t *tp, const uint8_t nonce[16]) {
@@ -289,7 +327,7 @@ static rg_status_t side_connect(rg_tp_t *tp, uint32_t index, auto_link_t *l, int
     rg_tp_peer_t parts[2] = { l->peer, l->peer };
     uint64_t machine, now = rg_os_now_ns();
     uint64_t left_ms = l->deadline > now ? (l->deadline - now + 999999) / 1000000 : 0;
-    address_split(l->peer.addr, l->peer.addr_len, parts, &machine);
+    address_split(tp, l->peer.addr, l->peer.addr_len, parts, &machine);
     parts[i].timeout_ms = (uint32_t)((left_ms * part_of_1000 + 999) / 1000);
     rg_status_t st = tp->side[i].t->connect(tp->side[i].tp, index, &parts[i], err);
     if (st != RG_OK) return st;
@@ -304,8 +342,9 @@ static void tell_why(rg_tp_t *tp, uint32_t index, auto_link_t *l, const char *wh
     char line[400];
     if (shunned(tp, l->peer.identity)) return;
     shun(tp, l->peer.identity);
-    snprintf(line, sizeof line, "link %u: the peer is on this machine but %s cannot be used with it, so %s is: %s",
-             index, tp->side[NEAR].t->name, tp->side[FAR].t->name, why && *why ? why : "no reason was given");
+    snprintf(line, sizeof line, "link %u: the peer %s but %s cannot be used with it, so %s is: %s", index,
+             tp->kind->expected, tp->side[NEAR].t->name, tp->side[FAR].t->name,
+             why && *why ? why : "no reason was given");
     log_line(tp, RG_LOG_WARN, line);
 }
 
@@ -382,8 +421,8 @@ static rg_status_t try_ways(rg_tp_t *tp, uint32_t index, auto_link_t *l, rg_erro
     rg_tp_peer_t parts[2];
     rg_error_t near_err = { RG_OK, 0, "" };
     uint64_t machine = 0;
-    int known = address_split(l->peer.addr, l->peer.addr_len, parts, &machine);
-    int close_by = tp->side[NEAR].tp && known && machine == tp->machine;
+    int known = address_split(tp, l->peer.addr, l->peer.addr_len, parts, &machine);
+    int close_by = tp->side[NEAR].tp && known && (tp->kind->everywhere || machine == tp->machine);
     if (!l->dial) {
         rg_status_t st = side_connect(tp, index, l, FAR, 1000, err);
         if (st == RG_OK && close_by) (void)side_connect(tp, index, l, NEAR, 1000, &near_err);
@@ -391,17 +430,35 @@ static rg_status_t try_ways(rg_tp_t *tp, uint32_t index, auto_link_t *l, rg_erro
     }
     if (close_by && !shunned(tp, l->peer.identity)) {
         /* Some of the time is kept for the far way, should the near one not even fail. */
-        if (side_connect(tp, index, l, NEAR, 750, &near_err) == RG_OK) return RG_OK;
+        if (side_connect(tp, index, l, NEAR, tp->kind->near_share, &near_err) == RG_OK) return RG_OK;
         tell_why(tp, index, l, near_err.text);
     }
     return side_connect(tp, index, l, FAR, 1000, err);
+}
+
+/* A link of the fabric that is lost goes on over the far way, if the caller may have links begun anew; whoever is at
+ * its other end sees it go down, too, and does the same. */
+static rg_status_t fall_back(rg_tp_t *tp, uint32_t index, auto_link_t *l, const rg_tp_peer_t *peer, rg_error_t *err) {
+    rg_tp_peer_t parts[2] = { *peer, *peer };
+    uint64_t machine;
+    address_split(tp, peer->addr, peer->addr_len, parts, &machine);
+    side_drop(tp, index, l, NEAR);
+    rg_status_t st = tp->side[FAR].t->connect(tp->side[FAR].tp, index, &parts[FAR], err);
+    if (st != RG_OK) return st;
+    shun(tp, peer->identity);
+    l->open[FAR] = 1;
+    tp->side[FAR].links++;
+    tp->side[FAR].owes = 1;
+    l->via = FAR;
+    l->state = AUTO_UP; /* what is sent until it is up waits there */
+    return RG_OK;
 }
 
 /* A stream that is lost is begun anew the way that it went; the far transport knows whether that can be. */
 static rg_status_t begin_anew(rg_tp_t *tp, uint32_t index, auto_link_t *l, const rg_tp_peer_t *peer, rg_error_t *err) {
     rg_tp_peer_t parts[2] = { *peer, *peer };
     uint64_t machine;
-    address_split(peer->addr, peer->addr_len, parts, &machine);
+    address_split(tp, peer->addr, peer->addr_len, parts, &machine);
     rg_status_t st = tp->side[FAR].t->connect(tp->side[FAR].tp, index, &parts[FAR], err);
     tp->side[FAR].owes = 1;
     if (st == RG_OK) l->state = AUTO_UP; /* what is sent until it is up waits there */
@@ -414,6 +471,8 @@ static rg_status_t auto_connect(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t 
     auto_link_t *l = link_at(tp, index);
     if (l && l->state == AUTO_DOWN && l->open[FAR] && l->via == FAR && peer->resume)
         return begin_anew(tp, index, l, peer, err);
+    if (l && l->state == AUTO_DOWN && l->open[NEAR] && l->via == NEAR && peer->resume && tp->kind->everywhere)
+        return fall_back(tp, index, l, peer, err);
     if (l && l->state != AUTO_FREE) return rg_fail(err, RG_ERR_INVALID, 0, "link %u is in use; drop it first", index);
     l = link_new(tp, index);
     uint8_t *addr = malloc(peer->addr_len + 1);
@@ -516,7 +575,7 @@ static void auto_route(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *relay) {
     if (!s->t->route) return;
     if (relay) {
         parts[NEAR] = parts[FAR] = *relay;
-        address_split(relay->addr, relay->addr_len, parts, &machine);
+        address_split(tp, relay->addr, relay->addr_len, parts, &machine);
     }
     s->t->route(s->tp, index, relay ? &parts[FAR] : NULL);
     s->owes = 1;
@@ -673,25 +732,15 @@ static int auto_places(rg_tp_t *tp, const uint8_t *addr, uint32_t len, struct so
 
 static int auto_wake_fd(rg_tp_t *tp) { return tp->epoll; }
 
+#define PAIR_TABLE                                                                                                     \
+    .set_nonce = auto_set_nonce, .connect = auto_connect, .send = auto_send, .recv = auto_recv, .note = auto_note,     \
+    .poll = auto_poll, .arm = auto_arm, .fence = auto_fence, .drop = auto_drop, .stats = auto_stats,                   \
+    .wake_fd = auto_wake_fd, .close = auto_close, .link_info = auto_link_info, .visitor = auto_visitor,                \
+    .places = auto_places, .route = auto_route, .relay = auto_relay,
+
 const rg_transport_t rg_transport_auto = {
-    .struct_size = sizeof(rg_transport_t),
-    .name = "auto",
-    .open = auto_open,
-    .set_nonce = auto_set_nonce,
-    .connect = auto_connect,
-    .send = auto_send,
-    .recv = auto_recv,
-    .note = auto_note,
-    .poll = auto_poll,
-    .arm = auto_arm,
-    .fence = auto_fence,
-    .drop = auto_drop,
-    .stats = auto_stats,
-    .wake_fd = auto_wake_fd,
-    .close = auto_close,
-    .link_info = auto_link_info,
-    .visitor = auto_visitor,
-    .places = auto_places,
-    .route = auto_route,
-    .relay = auto_relay,
+    .struct_size = sizeof(rg_transport_t), .name = "auto", .open = auto_open, PAIR_TABLE
+};
+const rg_transport_t rg_transport_fabric = {
+    .struct_size = sizeof(rg_transport_t), .name = "fabric or tcp", .open = fabric_open, PAIR_TABLE
 };

@@ -43,8 +43,12 @@ static void end_open_as(end_t *e, const rg_transport_t *t, uint8_t who, const ch
 
 static void end_open(end_t *e, uint8_t who) { end_open_as(e, &rg_transport_auto, who, NULL); }
 
+static uint32_t resume; /* links may be begun anew */
+
 static rg_status_t end_connect(end_t *e, const end_t *other, uint32_t dial, uint32_t timeout_ms) {
-    rg_tp_peer_t p = { .addr = other->addr, .addr_len = other->addr_len, .dial = dial, .timeout_ms = timeout_ms };
+    rg_tp_peer_t p = {
+        .addr = other->addr, .addr_len = other->addr_len, .dial = dial, .timeout_ms = timeout_ms, .resume = resume
+    };
     rg_error_t err = { RG_OK, 0, "" };
     memcpy(p.identity, other->identity, sizeof p.identity);
     rg_status_t st = e->t->connect(e->tp, 0, &p, &err);
@@ -87,6 +91,8 @@ static void part(void) {
     if (b.tp) b.t->close(b.tp);
     a.tp = b.tp = NULL;
     rg_auto_parts(NULL, NULL);
+    rg_auto_fabric(NULL);
+    resume = 0;
 }
 
 static int shared(end_t *e) {
@@ -245,4 +251,98 @@ Test(auto, peer__of_another_transport__refused_with_what_to_do) {
     cr_assert(strstr(both.text, "RG_TRANSPORT"), "%s", both.text);
     near.t->close(near.tp);
     both.t->close(both.tp);
+}
+
+/* ---- A fabric between hosts, instead of TCP: threads of this process stand in for it. */
+
+static int cable_cut; /* the next look at a link of the fabric finds it broken */
+
+static int fabric_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
+    int n = rg_transport_inproc.poll(tp, out, max);
+    if (!cable_cut || n == max) return n;
+    cable_cut = 0;
+    rg_transport_inproc.drop(tp, 0);
+    out[n] = (rg_completion_t){ .event = RG_TP_LINK_DOWN, .text = "the cable is cut" };
+    return n + 1;
+}
+
+static void fabric_info(rg_tp_t *tp, uint32_t link, rg_tp_link_info_t *out) {
+    (void)tp;
+    (void)link;
+    *out = (rg_tp_link_info_t){ .shared = 1 }; /* by which a test knows it */
+}
+
+static const rg_transport_t *a_fabric(void) {
+    static rg_transport_t t;
+    t = rg_transport_inproc;
+    t.poll = fabric_poll;
+    t.link_info = fabric_info;
+    return &t;
+}
+
+static void two_hosts(const rg_transport_t *of_a, const rg_transport_t *of_b) {
+    rg_auto_fabric(of_a);
+    end_open_as(&a, &rg_transport_auto, 1, "left");
+    rg_auto_fabric(of_b);
+    end_open_as(&b, &rg_transport_auto, 2, "right");
+}
+
+Test(auto, fabric__both_have_it__used_between_hosts_and_nothing_is_said) {
+    two_hosts(a_fabric(), a_fabric());
+    couple();
+    cr_assert(shared(&a) && shared(&b));
+    cr_assert(!a.lines && !b.lines, "%s%s", a.line, b.line);
+    part();
+}
+
+Test(auto, fabric__one_has_none__they_meet_over_tcp_whoever_dials) {
+    for (int who = 0; who < 2; who++) {
+        two_hosts(who ? a_fabric() : NULL, who ? NULL : a_fabric());
+        couple();
+        cr_assert(!shared(&a) && !shared(&b));
+        cr_assert(!a.lines && !b.lines, "%s%s", a.line, b.line);
+        part();
+    }
+}
+
+Test(auto, fabric__leads_nowhere__tcp_after_one_line) {
+    two_hosts(&rg_transport_refuse, &rg_transport_refuse);
+    couple();
+    cr_assert(!shared(&a) && a.lines == 1 && strstr(a.line, "fabric") && strstr(a.line, REFUSE_TEXT), "%s", a.line);
+    part();
+}
+
+Test(auto, fabric__members_on_one_host__share_memory_all_the_same) {
+    rg_auto_fabric(&rg_transport_refuse);
+    end_open(&a, 1);
+    end_open(&b, 2);
+    couple();
+    cr_assert(shared(&a) && shared(&b));
+    cr_assert(!a.lines && !b.lines, "%s%s", a.line, b.line);
+    part();
+}
+
+Test(auto, fabric__lost__goes_on_over_tcp_if_links_may_be_begun_anew) {
+    static const rg_tag_t tag = { .epoch = 1, .gen = 1, .op = 1, .ord = 0, .sig = 1 };
+    for (uint32_t may = 0; may < 2; may++) {
+        char in[6] = "";
+        rg_tp_send_t s = { .tag = tag, .buf = "hello", .len = 6, .cookie = 1 };
+        rg_tp_recv_t r = { .tag = tag, .dst = in, .len = 6, .cookie = 2 };
+        two_hosts(a_fabric(), a_fabric());
+        resume = may;
+        couple();
+        cable_cut = 1;
+        cr_assert(UNTIL(a.down && b.down));
+        cr_assert(strstr(a.text, "cable") || strstr(b.text, "cable"), "%s / %s", a.text, b.text);
+        cr_assert_eq(end_connect(&a, &b, 1, 5000), may ? RG_OK : RG_ERR_INVALID, "%s", a.text);
+        if (may) {
+            a.up = b.up = 0;
+            cr_assert_eq(end_connect(&b, &a, 0, 5000), RG_OK, "%s", b.text);
+            cr_assert_eq(a.t->send(a.tp, 0, &s), RG_OK);
+            cr_assert_eq(b.t->recv(b.tp, 0, &r), RG_OK);
+            cr_assert(UNTIL(a.up && b.up && a.done && b.done), "%s / %s", a.text, b.text);
+            cr_assert(!strcmp(in, "hello") && !shared(&a) && !shared(&b));
+        }
+        part();
+    }
 }
