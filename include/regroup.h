@@ -155,14 +155,15 @@ typedef struct rg_config {
     const char *algorithm;   /* RG_ALGORITHM "all_reduce=ring,broadcast=tree"; chosen by cost */
     const char *tcp_congestion; /* RG_TCP_CONGESTION kernel congestion control by name, or "auto" (reno on one host,
                                    else the system's) */
-    const char *transport;    /* RG_TRANSPORT "auto": shared memory where two members share it, else TCP; "tcp"; "shm";
-                                 "rdma": InfiniBand or RoCE for all members, where the library was built with it;
-                                 "inproc" for members that are threads of one process */
-    uint32_t min_size;        /* RG_MIN_SIZE members that the first view waits for; 1 */
-    uint32_t order;           /* RG_ORDER the first view is sorted by this, then by arrival; 0 */
-    uint32_t listen_port;     /* RG_LISTEN_PORT data port of this process; 0: any free one */
-    uint32_t join_timeout_ms; /* RG_JOIN_TIMEOUT_MS 30000 */
-    uint32_t op_timeout_ms;   /* RG_OP_TIMEOUT_MS deadline of an operation that names none; 60000 */
+    const char *transport;      /* RG_TRANSPORT "auto": shared memory where two members share it, else RDMA where both
+                                   have it, else TCP; "tcp"; "shm";
+                                   "rdma": InfiniBand or RoCE for all members, where the library was built with it;
+                                   "inproc" for members that are threads of one process */
+    uint32_t min_size;          /* RG_MIN_SIZE members that the first view waits for; 1 */
+    uint32_t order;             /* RG_ORDER the first view is sorted by this, then by arrival; 0 */
+    uint32_t listen_port;       /* RG_LISTEN_PORT data port of this process; 0: any free one */
+    uint32_t join_timeout_ms;   /* RG_JOIN_TIMEOUT_MS 30000 */
+    uint32_t op_timeout_ms;     /* RG_OP_TIMEOUT_MS deadline of an operation that names none; 60000 */
     uint32_t heartbeat_ms; /* RG_HEARTBEAT_MS a member silent for this long is lost; 2000. The coordinator's value holds
                               for the group */
     uint32_t rails;        /* RG_RAILS connections per pair of members, 1 to 16; 1 */

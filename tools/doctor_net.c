@@ -165,7 +165,7 @@ void doctor_devices(struct doctor *d) {
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
         if (*e->d_name != '.') cards += rdma_device(d, e->d_name);
     if (dir) closedir(dir);
-    doctor_say(d, DOCTOR_NOTE, "rdma", NULL, "%s; members use TCP unless RG_TRANSPORT=rdma",
+    doctor_say(d, DOCTOR_NOTE, "rdma", NULL, "%s; members use it if the library was built with RDMA",
                cards ? "there are devices" : "no devices");
     doctor_say(d, DOCTOR_NOTE, "gpu", NULL, "%s; this version works on host memory",
                access("/proc/driver/nvidia/version", R_OK) == 0 ? "an NVIDIA driver is loaded" : "no NVIDIA driver");

@@ -12,6 +12,7 @@
 #include "os/os.h"
 #include "ring.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,6 +22,9 @@
 #include <unistd.h>
 
 extern const rg_transport_t rg_transport_shm, rg_transport_tcp;
+#ifdef RG_HAVE_RDMA
+extern const rg_transport_t rg_transport_rdma;
+#endif
 
 enum { NEAR = 0, FAR = 1 };
 
@@ -288,17 +292,31 @@ static rg_status_t pair_open(const kind_t *kind, const rg_transport_t *near, con
     return RG_OK;
 }
 
+/* Adapters are looked for where the kernel lists them: a host without any does not even load the libraries' drivers. */
+static const rg_transport_t *fabric_here(void) {
+    const rg_transport_t *here = fabric;
+#ifdef RG_HAVE_RDMA
+    struct dirent *entry;
+    DIR *folder = here ? NULL : opendir("/sys/class/infiniband");
+    while (folder && !here && (entry = readdir(folder)))
+        if (entry->d_name[0] != '.') here = &rg_transport_rdma;
+    if (folder) closedir(folder);
+#endif
+    return here;
+}
+
 static rg_status_t fabric_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
                                rg_error_t *err) {
+    const rg_transport_t *near = fabric_here();
     *out = NULL;
-    if (!fabric) return rg_fail(err, RG_ERR_NOTSUP, 0, "there is no fabric");
-    return pair_open(&fabric_kind, fabric, &rg_transport_tcp, config, out, addr, addr_len, err);
+    if (!near) return rg_fail(err, RG_ERR_NOTSUP, 0, "there is no fabric");
+    return pair_open(&fabric_kind, near, &rg_transport_tcp, config, out, addr, addr_len, err);
 }
 
 /* What a fabric carries is not encrypted: with TLS it is left alone. */
 static rg_status_t auto_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
                              rg_error_t *err) {
-    const rg_transport_t *far = fabric && !config->tls ? &rg_transport_fabric : &rg_transport_tcp;
+    const rg_transport_t *far = !config->tls && fabric_here() ? &rg_transport_fabric : &rg_transport_tcp;
     return pair_open(&shared_kind, part[NEAR] ? part[NEAR] : &rg_transport_shm, part[FAR] ? part[FAR] : far, config,
                      out, addr, addr_len, err);
 }

@@ -41,6 +41,7 @@ scenario_collectives() {
     export RG_TRANSPORT=$1 RG_MIN_SIZE=$NODES
     coordinator
     "$vm" member "$SHARED/record.$NODE" $plant --rounds "$2" --bytes "$3" || exit 1
+    [ "$DEVICE" = none ] || rdma statistic show > "$SHARED/device.$NODE"
     meet members
     for c in all_reduce all_to_all; do
         RG_GROUP=bench-$c "$regroup" bench $c -b 64 -e 1M -f 128 -w 1 -i 3 --check > "$SHARED/bench.$c.$NODE" || exit 1

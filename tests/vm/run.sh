@@ -69,6 +69,16 @@ undisturbed() { judge "$@" && grep -q ", 0 calls failed" "$run/verdict"; }
 one_out() { judge "$@" && grep -q ", 1 expelled or cut off" "$run/verdict"; }
 measured() { undisturbed "$@" && echo "$(cat "$run/verdict"); $(cat "$run"/bench.all_reduce.* | grep '^ *[0-9]' | tail -n 1 |
     awk '{ printf "all_reduce of %d bytes: %d us", $1, $5 }')"; }
+# As measured, and the devices of the first two guests did carry it.
+over_rdma() {
+    local packets n
+    measured "$@" > "$run/measured" || { cat "$run/measured"; return 1; }
+    for n in 1 2; do
+        packets=$(sed -n 's/.*sent_pkts \([0-9]*\).*/\1/p' "$run/device.$n")
+        [ "${packets:-0}" -ge 100 ] || { echo "the device of guest $n sent ${packets:-no} packets"; return 1; }
+    done
+    echo "$(tail -n 1 "$run/measured"), $packets packets over RDMA"
+}
 shown() { grep -h 'apart\|^[a-z]*: works\|says why\|cases passed' "$run/out.1" | tr '\n' ';'; }
 
 # Built in, and not merely to be asked for in vain?
