@@ -106,9 +106,12 @@ static int explained(const struct stress *s, const struct stress_record *r) {
         case STRESS_ACT_DROP:
         case STRESS_ACT_DROP_ONE_WAY: cost += least(lasts, silence); break;
         case STRESS_ACT_COORDINATOR_KILL:
-        case STRESS_ACT_COORDINATOR_STOP:
-        case STRESS_ACT_CUT_COORDINATOR:
             cost += least(lasts, 2 * t) + SECOND;
+            away = 1;
+            break;
+        case STRESS_ACT_COORDINATOR_STOP: /* these two are noticed by its silence */
+        case STRESS_ACT_CUT_COORDINATOR:
+            cost += least(lasts, silence + 2 * t) + SECOND;
             away = 1;
             break;
         default: break;

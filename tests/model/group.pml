@@ -465,6 +465,11 @@ inline choose(o) {
     };
     k = 0;
     if
+    :: (MEM(o) & BIT(CAND)) && !(view[w].members & BIT(CAND)) ->
+        conn[o] = conn[o] & ~BIT(CAND) /* expelled: no candidate, it would come again as another */
+    :: else
+    fi;
+    if
     :: view[w].kind == JOIN && (view[w].members & BIT(CAND)) && !(MEM(o) & BIT(CAND)) && !(conn[o] & BIT(CAND)) ->
         susp[o] = susp[o] | BIT(CAND) /* was gone before it entered */
     :: else
