@@ -22,7 +22,7 @@ guests_prepare() {
             as="sudo -n"
         fi
         echo "installing$missing"
-        $as env DEBIAN_FRONTEND=noninteractive sh -c "$line" > "$vm/install.log" 2>&1 ||
+        timeout 240 $as env DEBIAN_FRONTEND=noninteractive sh -c "$line" > "$vm/install.log" 2>&1 ||
             { echo "cannot be installed:$missing ($(tail -n 1 "$vm/install.log")); the line was: $line"; return 77; }
     fi
     [ "$(id -u)" = 0 ] || { echo "needs root, for guests that see the files of this host"; return 77; }
@@ -40,7 +40,7 @@ guests_kernel() {
         rm -rf "$vm/package" "$vm/kernel"
         mkdir -p "$vm/package" "$vm/kernel"
         if ! ls "${VM_PACKAGES:-$vm/package}/${package}"_*.deb > /dev/null 2>&1; then
-            (cd "$vm/package" && apt-get download -q "$package" > fetch.log 2>&1) ||
+            (cd "$vm/package" && timeout 120 apt-get download -q "$package" > fetch.log 2>&1) ||
                 { echo "the kernel package $package cannot be fetched: $(tail -n 1 "$vm/package/fetch.log")"; return 77; }
             dpkg -x "$vm/package/$package"_*.deb "$vm/kernel" || return 1
         else
