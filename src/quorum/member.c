@@ -249,12 +249,7 @@ static void heard(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes) {
     if (q->leader == q->self) rg_decide_acked(q, peer, bytes);
     if (peer != q->leader) return;
     q->pinging = 0;
-}
-
-/* Anything that comes from the one who decides tells that it is there: where links are slow and full, the answer to the
- * question comes after much else. */
-static void sign_of_life(rg_quorum_t *q, uint64_t peer) {
-    if (peer == q->leader) q->silent_ns = 0;
+    if (bytes) q->silent_ns = 0;
 }
 
 /* While a result is awaited the one who decides is asked now and then whether it is there. When it says nothing for the
@@ -302,7 +297,6 @@ static void see_view(rg_quorum_t *q) {
 static void asked(rg_port_t *p, const rg_asked_t *a) {
     rg_quorum_t *q = (rg_quorum_t *)(void *)p;
     see_view(q);
-    sign_of_life(q, a->peer);
     if (a->q.kind == RG_SASK_PULL && a->q.epoch == q->epoch && a->q.cap > q->term &&
         rg_decide_term_of(q, a->peer, a->q.cap))
         rg_quorum_follow(q, a->peer, a->q.cap); /* it took over while this process was stopped */
@@ -321,7 +315,6 @@ static void asked(rg_port_t *p, const rg_asked_t *a) {
 static void answered(rg_port_t *p, uint64_t peer, const rg_sask_t *ask, const uint8_t *bytes, int refused) {
     rg_quorum_t *q = (rg_quorum_t *)(void *)p;
     see_view(q);
-    if (bytes) sign_of_life(q, peer);
     if (ask->kind == RG_SASK_GET || ask->kind == RG_SASK_MORE) fetched(q, ask, bytes, refused);
     else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_TELL) news_came(q, peer, bytes);
     else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_PING) heard(q, peer, bytes);

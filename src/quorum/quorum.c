@@ -61,14 +61,6 @@ static void quorum_free(rg_quorum_t *q) {
     free(q);
 }
 
-/* Where the deciding may be taken over, a result is shown when two members have it: a member that makes a round alone
- * would wait for another one's call. So it is not the default there. Afterwards 0 is never. */
-static uint32_t takeover_of(const rg_quorum_config_t *c) {
-    if (c->takeover_us == RG_QUORUM_NO_TAKEOVER) return 0;
-    if (c->takeover_us) return c->takeover_us;
-    return c->at_least == 1 || c->max_wait_us ? 0 : RG_QUORUM_TAKEOVER_US;
-}
-
 static rg_quorum_t *quorum_new(rg_group_t *h, const rg_quorum_config_t *c) {
     rg_group_t *g = rg_root(h);
     rg_quorum_t *q = calloc(1, sizeof *q);
@@ -77,7 +69,6 @@ static rg_quorum_t *quorum_new(rg_group_t *h, const rg_quorum_config_t *c) {
     q->c = *c;
     if (!q->c.history) q->c.history = 4;
     if (!q->c.first) q->c.first = 1;
-    q->c.takeover_us = takeover_of(c);
     q->bytes = c->count * sizeof(float);
     q->terms = terms_of(&q->c);
     q->round = q->c.first;
