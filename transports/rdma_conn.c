@@ -3,7 +3,6 @@
  * of strangers cost a place among a few, for seconds. It relies on the kernel to tell when a peer's process ends, and
  * on the adapter to miss one whose host is gone. It must not block, nor answer before the group's nonce is known. */
 #include "rdma_internal.h"
-#include "assume.h"
 #include "observe/log.h"
 #include "os/os.h"
 
@@ -212,12 +211,15 @@ void rgr_down(rg_tp_t *tp, uint32_t link, const char *fmt, ...) {
     rg_mbox_down(&tp->box, link, text);
 }
 
+static uint32_t silence_of(const rg_tp_t *tp, const rg_mbox_link_t *l) {
+    return l->peer.silence_ms ? l->peer.silence_ms : tp->heartbeat_ms;
+}
+
 void rgr_up(rg_tp_t *tp, uint32_t link) {
     const rg_mbox_link_t *l = rg_mbox_link(&tp->box, link);
     rgr_side_t *s = tp->sides[link];
     if (!l || l->state != MBOX_CONNECTING || !s->queue_pair) return;
-    uint64_t silence = (l->peer.silence_ms ? l->peer.silence_ms : tp->heartbeat_ms) * 1000000ull;
-    s->quiet_ns = silence / 4;
+    s->quiet_ns = silence_of(tp, l) * 1000000ull / 4;
     s->heard_by_ns = rg_os_now_ns() + s->quiet_ns;
     if (s->heard_by_ns < tp->next_timer) tp->next_timer = s->heard_by_ns;
     s->note_due = tp->note != 0;
@@ -242,10 +244,6 @@ static struct rdma_conn_param greeting(const rg_tp_t *tp, const rg_mbox_link_t *
     return (struct rdma_conn_param){
         .private_data = bytes, .private_data_len = RGR_HELLO, .retry_count = RETRIES, .rnr_retry_count = 7
     };
-}
-
-static uint32_t silence_of(const rg_tp_t *tp, const rg_mbox_link_t *l) {
-    return l->peer.silence_ms ? l->peer.silence_ms : tp->heartbeat_ms;
 }
 
 rg_status_t rgr_dial(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err) {

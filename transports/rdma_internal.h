@@ -123,7 +123,7 @@ struct rg_tp {
     uint8_t identity[16], nonce[16];
     int nonce_known;
     uint32_t heartbeat_ms;
-    uint64_t note, sent;
+    uint64_t note;
     struct rdma_event_channel *events;
     struct rdma_cm_id *listener;
     struct ibv_context *device; /* the listener's */
@@ -141,8 +141,6 @@ struct rg_tp {
     rgr_pending_t pending[RGR_PENDING_MAX];
     uint32_t n_pending;
     uint64_t looked_ns, next_timer;
-    void (*log)(void *user, rg_log_level_t level, const char *line);
-    void *log_user;
 };
 
 /* rdma_conn.c */

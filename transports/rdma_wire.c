@@ -1,33 +1,14 @@
 /* rdma_wire.c: headers, greetings and addresses of the RDMA transport as bytes, little endian. Relies on nothing. Must
  * check every byte that comes in, and must not know what a link is. */
 #include "rdma_internal.h"
+#include "le.h"
 
-#include <endian.h>
 #include <netinet/in.h>
 #include <string.h>
 
 #define HEAD_MAGIC 0x31724752u  /* "RGr1" */
 #define HELLO_MAGIC 0x31684752u /* "RGh1" */
 #define ADDR_MAGIC 0x31614752u  /* "RGa1" */
-
-static void put32(uint8_t *p, uint32_t v) {
-    v = htole32(v);
-    memcpy(p, &v, 4);
-}
-static void put64(uint8_t *p, uint64_t v) {
-    v = htole64(v);
-    memcpy(p, &v, 8);
-}
-static uint32_t get32(const uint8_t *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return le32toh(v);
-}
-static uint64_t get64(const uint8_t *p) {
-    uint64_t v;
-    memcpy(&v, p, 8);
-    return le64toh(v);
-}
 
 void rgr_head_put(uint8_t out[RGR_HEAD], const rgr_head_t *h) {
     put32(out, HEAD_MAGIC);

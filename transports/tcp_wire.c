@@ -1,41 +1,13 @@
 /* tcp_wire.c: headers and address blobs as bytes, little endian. Relies on nothing. Must check every byte that comes
  * in, and must not know what a link is. */
+#include "le.h"
 #include "tcp_internal.h"
 
-#include <endian.h>
 #include <string.h>
 
 #define FRAME_MAGIC 0x31664752u /* "RGf1" */
 #define HELLO_MAGIC 0x6c654852u /* "RHel" */
 #define VERSION 1
-
-static void put16(uint8_t *p, uint16_t v) {
-    v = htole16(v);
-    memcpy(p, &v, 2);
-}
-static void put32(uint8_t *p, uint32_t v) {
-    v = htole32(v);
-    memcpy(p, &v, 4);
-}
-static void put64(uint8_t *p, uint64_t v) {
-    v = htole64(v);
-    memcpy(p, &v, 8);
-}
-static uint16_t get16(const uint8_t *p) {
-    uint16_t v;
-    memcpy(&v, p, 2);
-    return le16toh(v);
-}
-static uint32_t get32(const uint8_t *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return le32toh(v);
-}
-static uint64_t get64(const uint8_t *p) {
-    uint64_t v;
-    memcpy(&v, p, 8);
-    return le64toh(v);
-}
 
 void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f) {
     put32(out, FRAME_MAGIC);
