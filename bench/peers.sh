@@ -18,7 +18,6 @@
 set -u
 build=${1:?usage: bench/peers.sh BUILD_DIR}
 here=$(cd "$(dirname "$0")" && pwd)/peers
-root=$(cd "$here/../.." && pwd)
 out=$build/peers
 collectives=${PEERS_COLLECTIVES:-all_reduce all_gather reduce_scatter broadcast all_to_all}
 places=${PEERS_IN_PLACE:-0}
@@ -35,6 +34,7 @@ fi
 export PEERS_SHM=/dev/shm/peers.$$
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
+ours=$(cd "$build" && pwd)/bench/peers/regroup
 lines=$out/lines log=$out/log bare=$out/bare
 : > "$lines"
 : > "$log"
@@ -60,12 +60,11 @@ add() { # NAME COMMAND...
     if "$@" >> "$log" 2>&1; then libraries="$libraries $name"; else echo "bench-peers: $name is left out: it does not build here (see $log)"; fi
 }
 have() { command -v "$1" > /dev/null 2>&1; }
-add regroup ${CC:-gcc} -std=gnu11 $flags -I"$root/include" -o "$out/regroup" "$here/regroup.c" "$build/libregroup.a" \
-    $(pkg-config --libs libuv jansson libxxhash 2> /dev/null || echo -luv -ljansson -lxxhash) -lm -pthread
-case " $libraries " in
-*" regroup "*) libraries="regroup regroup-alloc" ;;
-*) tail -n 5 "$log" >&2; echo "bench-peers: our own program does not build: see $log" >&2; exit 1 ;;
-esac
+if [ ! -x "$ours" ]; then
+    echo "bench-peers: there is no $ours; make bench-peers builds it" >&2
+    exit 1
+fi
+libraries="regroup regroup-alloc"
 add gloo ${CXX:-g++} -std=c++17 $flags -o "$out/gloo" "$here/gloo.cc" -lgloo -pthread
 if have mpicc.openmpi && have mpirun.openmpi; then add openmpi mpicc.openmpi -std=gnu11 $flags -o "$out/openmpi" "$here/mpi.c"
 else echo "bench-peers: openmpi is left out: mpicc.openmpi or mpirun.openmpi is missing"; fi
@@ -81,7 +80,7 @@ ours() {
     local transport=$1 alloc=$2 n=$3
     shift 3
     [ "$transport" = shm ] && transport=auto # what a user has who says nothing
-    RG_TRANSPORT=$transport PEERS_ALLOC=$alloc "$@" "$out/regroup" "$n"
+    RG_TRANSPORT=$transport PEERS_ALLOC=$alloc "$@" "$ours" "$n"
 }
 
 open_mpi() { # RANKS OPTIONS... -- PREFIX...

@@ -4,12 +4,15 @@ KILLS ?= $(if $(KINDS),2000,200)
 SEED ?= 1
 FUZZ_SECONDS ?= 20
 BENCH_SRC := $(sort $(wildcard bench/*.c))
-BENCH := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
+# Our program of bench/peers.sh is among them, so that it is linked with what the library needs, and whenever that changes.
+BENCH := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%) $(BUILD)/bench/peers/regroup
 
 $(BENCH): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(STATIC)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(LIBS)
+
+check-run: $(BENCH) # they are not run there, but they build
 
 .PHONY: demo check-kills check-coordinator-kills check-cases-long bench bench-peers
 demo:
