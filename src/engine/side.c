@@ -1,7 +1,7 @@
 /* side.c: questions and answers beside the operations, over the links that there are (side.h). It relies on a few tags
  * that no operation has and no view fences, and on the group's lock for all but the outbox, which has a lock of its own
- * so that a thread of low priority that answers never holds the group's. It must keep what is under way within
- * SLOTS_MAX, whatever peers ask. */
+ * so that a thread of low priority that answers never holds the group's. It must keep what is under way with each peer
+ * within limits, whatever that one asks, so that nobody uses up what is for others. */
 #include "engine/side.h"
 
 #include <stdlib.h>
@@ -13,8 +13,10 @@
 #define OP_ASK 0x61736bu
 #define OP_ANSWER 0x616e73u
 #define COOKIE (0xc0ddull << 48) /* no operation's, and no kept copy's */
-#define SLOTS_MAX 1024u
-#define ASKS_PER_PEER 64u /* that are being taken in */
+#define ASKING_PER_PEER 512u     /* questions of this process without an answer */
+#define OPEN_PER_PEER 1024u      /* of a peer's, not answered: more than one that keeps to the line above has */
+#define ANSWERING_PER_PEER 64u   /* answers that the transport has; others wait in their order */
+#define NONE UINT32_MAX
 
 typedef enum slot_kind { SLOT_FREE, SLOT_TAKING, SLOT_ANSWERING, SLOT_ASKING, SLOT_AWAITING } slot_kind_t;
 
@@ -23,7 +25,8 @@ typedef struct slot {
     slot_kind_t kind;
     rg_side_host_kind_t host; /* whose answer it is */
     uint16_t turn;            /* of this slot: late completions do not match */
-    uint32_t nr;
+    uint32_t nr, len, link;
+    uint32_t next_free;
     uint64_t peer, cookie;
     uint8_t *buf;
     rg_side_answer_fn fn; /* NULL: forgotten */
@@ -38,9 +41,19 @@ typedef struct outgoing {
     uint8_t *answer;
 } outgoing_t;
 
+/* What is under way with the peer of a link. */
+typedef struct with_peer {
+    uint64_t peer;
+    uint32_t open, answering, awaiting;
+    outgoing_t *first, *last; /* answers that wait for others to leave */
+} with_peer_t;
+
 struct rg_side {
     slot_t *slots;
-    uint32_t n_slots, next_nr;
+    uint32_t n_slots, next_nr, first_free; /* first_free: slot + 1 */
+    with_peer_t *with;                     /* by link */
+    uint32_t n_with;
+    int ended; /* an answer has left: the next one may go */
     rg_side_host_t host[RG_SIDE_HOSTS];
     int hosted[RG_SIDE_HOSTS], refused;
     pthread_mutex_t out_lock;
@@ -68,16 +81,22 @@ void rg_side_close(rg_group_t *g) {
     }
 }
 
+static void outgoing_free(outgoing_t *o) {
+    while (o) {
+        outgoing_t *next = o->next;
+        free(o->answer);
+        free(o);
+        o = next;
+    }
+}
+
 void rg_side_free(rg_group_t *g) {
     struct rg_side *s = g->side;
     if (!s) return;
     for (uint32_t i = 0; i < s->n_slots; i++) free(s->slots[i].buf);
-    while (s->first) {
-        outgoing_t *o = s->first;
-        s->first = o->next;
-        free(o->answer);
-        free(o);
-    }
+    for (uint32_t i = 0; i < s->n_with; i++) outgoing_free(s->with[i].first);
+    outgoing_free(s->first);
+    free(s->with);
     pthread_mutex_destroy(&s->out_lock);
     free(s->slots);
     free(s);
@@ -86,20 +105,66 @@ void rg_side_free(rg_group_t *g) {
 
 /* ---- Messages under way ------------------------------------------------------------------------------------------ */
 
-static slot_t *slot_take(struct rg_side *s, slot_kind_t kind, uint64_t peer, uint32_t nr, uint8_t *buf) {
-    uint32_t i = 0;
-    while (i < s->n_slots && s->slots[i].kind != SLOT_FREE) i++;
-    if (i == s->n_slots) {
-        uint32_t n = s->n_slots ? 2 * s->n_slots : 16;
-        slot_t *more = n > SLOTS_MAX ? NULL : realloc(s->slots, n * sizeof *more);
+static int slots_grow(struct rg_side *s) {
+    uint32_t n = s->n_slots ? 2 * s->n_slots : 16;
+    slot_t *more = n < s->n_slots ? NULL : realloc(s->slots, n * sizeof *more);
+    if (!more) return 0;
+    memset(more + s->n_slots, 0, (n - s->n_slots) * sizeof *more);
+    for (uint32_t i = s->n_slots; i < n; i++) more[i].next_free = i + 1 < n ? i + 2 : 0;
+    s->first_free = s->n_slots + 1;
+    s->slots = more;
+    s->n_slots = n;
+    return 1;
+}
+
+/* What is counted for the peer that has this link now. NULL without memory. */
+static with_peer_t *with(rg_group_t *g, uint32_t link) {
+    struct rg_side *s = g->side;
+    if (link >= s->n_with) {
+        uint32_t n = g->n_links > 16 ? g->n_links : 16;
+        with_peer_t *more = realloc(s->with, n * sizeof *more);
         if (!more) return NULL;
-        memset(more + s->n_slots, 0, (n - s->n_slots) * sizeof *more);
-        s->slots = more;
-        s->n_slots = n;
+        memset(more + s->n_with, 0, (n - s->n_with) * sizeof *more);
+        s->with = more;
+        s->n_with = n;
     }
-    uint16_t turn = (uint16_t)(s->slots[i].turn + 1);
-    s->slots[i] = (slot_t){ .kind = kind, .turn = turn, .nr = nr, .peer = peer, .buf = buf };
-    return &s->slots[i];
+    with_peer_t *w = &s->with[link];
+    if (w->peer != g->links[link].id && !w->first) *w = (with_peer_t){ .peer = g->links[link].id };
+    return w;
+}
+
+static uint32_t *counted(with_peer_t *w, slot_kind_t kind) {
+    return kind == SLOT_ANSWERING ? &w->answering : kind == SLOT_AWAITING ? &w->awaiting : NULL;
+}
+
+static slot_t *slot_take(rg_group_t *g, slot_kind_t kind, uint32_t link, uint32_t nr, uint8_t *buf) {
+    struct rg_side *s = g->side;
+    with_peer_t *w = with(g, link);
+    if (!w || (!s->first_free && !slots_grow(s))) return NULL;
+    slot_t *k = &s->slots[s->first_free - 1];
+    uint16_t turn = (uint16_t)(k->turn + 1);
+    s->first_free = k->next_free;
+    *k = (slot_t){ .kind = kind, .turn = turn, .nr = nr, .link = link, .peer = g->links[link].id, .buf = buf };
+    if (counted(w, kind)) (*counted(w, kind))++;
+    return k;
+}
+
+static void question_over(struct rg_side *s, const slot_t *k) {
+    with_peer_t *w = &s->with[k->link];
+    if (w->peer == k->peer && w->open) w->open--;
+}
+
+/* Counts are of the peer that the link has now: what is left of one before does not matter. */
+static void slot_free(struct rg_side *s, slot_t *k) {
+    with_peer_t *w = &s->with[k->link];
+    uint32_t *n = w->peer == k->peer ? counted(w, k->kind) : NULL;
+    if (n && *n) (*n)--;
+    if (k->kind == SLOT_ANSWERING) question_over(s, k);
+    s->ended |= k->kind == SLOT_ANSWERING;
+    k->kind = SLOT_FREE;
+    k->buf = NULL;
+    k->next_free = s->first_free;
+    s->first_free = (uint32_t)(k - s->slots) + 1;
 }
 
 static uint64_t cookie_of(const struct rg_side *s, const slot_t *k) {
@@ -120,14 +185,16 @@ static rg_side_host_kind_t host_of(const uint8_t *ask) {
 static void slot_end(rg_group_t *g, slot_t *k, int good) {
     struct rg_side *s = g->side;
     const slot_t was = *k;
-    k->kind = SLOT_FREE;
-    k->buf = NULL;
+    slot_free(s, k);
     if (was.kind == SLOT_TAKING && good) {
         rg_side_host_kind_t h = host_of(was.buf);
-        if (s->hosted[h]) s->host[h].asked(s->host[h].user, was.peer, was.nr, was.buf);
-        else rg_side_answer(g, h, was.peer, was.nr, NULL, 0);
+        int answers = s->hosted[h] ? s->host[h].asked(s->host[h].user, was.peer, was.nr, was.buf)
+                                   : rg_side_answer(g, h, was.peer, was.nr, NULL, 0);
+        if (!answers) question_over(s, &was);
+    } else if (was.kind == SLOT_TAKING) {
+        question_over(s, &was);
     } else if (was.kind == SLOT_ANSWERING && was.buf && s->hosted[was.host]) {
-        s->host[was.host].sent(s->host[was.host].user, was.peer);
+        s->host[was.host].sent(s->host[was.host].user, was.peer, was.len);
     } else if (was.kind == SLOT_AWAITING && was.fn) {
         was.fn(was.user, was.cookie, good ? was.buf : NULL);
     }
@@ -146,20 +213,16 @@ static rg_status_t post(rg_group_t *g, uint32_t link, uint32_t at, uint64_t op, 
     return rc < 0 ? RG_ERR_PEER_LOST : RG_OK;
 }
 
-static uint32_t count(const struct rg_side *s, slot_kind_t kind, uint64_t peer) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n_slots; i++) n += s->slots[i].kind == kind && s->slots[i].peer == peer;
-    return n;
-}
-
-/* A question has come. One for which there is no room waits in the transport, unanswered. */
+/* A question has come. Who has more of them here than anybody who keeps to the limit gets no answer to this one. */
 static void take_in(rg_group_t *g, uint32_t link, uint32_t nr) {
-    uint64_t peer = g->links[link].id;
-    if (!peer || count(g->side, SLOT_TAKING, peer) >= ASKS_PER_PEER) return;
+    with_peer_t *w = g->links[link].id ? with(g, link) : NULL;
+    if (!w || w->open >= OPEN_PER_PEER) return;
     uint8_t *buf = malloc(RG_SIDE_ASK);
-    slot_t *k = buf ? slot_take(g->side, SLOT_TAKING, peer, nr, buf) : NULL;
-    if (k) post(g, link, (uint32_t)(k - g->side->slots), OP_ASK, RG_SIDE_ASK, 1);
-    else free(buf);
+    slot_t *k = buf ? slot_take(g, SLOT_TAKING, link, nr, buf) : NULL;
+    if (k) {
+        g->side->with[link].open++;
+        post(g, link, (uint32_t)(k - g->side->slots), OP_ASK, RG_SIDE_ASK, 1);
+    } else free(buf);
 }
 
 int rg_side_completion(rg_group_t *g, const rg_completion_t *c) {
@@ -191,13 +254,12 @@ rg_status_t rg_side_host(rg_group_t *g, rg_side_host_kind_t kind, const rg_side_
 
 int rg_side_refused(const rg_group_t *g) { return g->side->refused; }
 
-void rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint32_t nr, uint8_t *answer,
-                    uint32_t len) {
+int rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint32_t nr, uint8_t *answer, uint32_t len) {
     struct rg_side *s = g->side;
     outgoing_t *o = malloc(sizeof *o);
-    if (!o) { /* whoever asked has a time limit */
+    if (!o) {
         free(answer);
-        return;
+        return 0;
     }
     *o = (outgoing_t){ .host = kind, .peer = peer, .nr = nr, .len = answer ? len : 0, .answer = answer };
     pthread_mutex_lock(&s->out_lock);
@@ -208,46 +270,83 @@ void rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint
     uint64_t one = 1; /* whoever drives may be asleep, which only the group's lock would tell */
     ssize_t n = write(g->wakefd, &one, sizeof one);
     (void)n;
-}
-
-/* 0: everything that may be under way is. */
-static int send_answer(rg_group_t *g, const outgoing_t *o) {
-    uint32_t link = rg_link_of(g, o->peer);
-    slot_t *k = link == UINT32_MAX ? NULL : slot_take(g->side, SLOT_ANSWERING, o->peer, o->nr, o->answer);
-    if (k) {
-        k->host = o->host;
-        post(g, link, (uint32_t)(k - g->side->slots), OP_ANSWER, o->len, 0);
-        return 1;
-    }
-    if (link != UINT32_MAX) return 0;
-    const rg_side_host_t *h = &g->side->host[o->host];
-    if (o->answer && g->side->hosted[o->host]) h->sent(h->user, o->peer);
-    free(o->answer);
     return 1;
 }
 
-/* What finds no room waits, in its order, for the end of something that is under way, after which this is called. */
+/* Its link may be made anew, and what was counted for the peer then goes on. */
+static void answer_gone(rg_group_t *g, outgoing_t *o) {
+    struct rg_side *s = g->side;
+    const rg_side_host_t *h = &s->host[o->host];
+    for (uint32_t i = 0; i < s->n_with; i++)
+        if (s->with[i].peer == o->peer && s->with[i].open) s->with[i].open--;
+    if (o->answer && s->hosted[o->host]) h->sent(h->user, o->peer, o->len);
+    free(o->answer);
+    free(o);
+}
+
+/* Those that wait for this link, as many as may be under way. */
+static void send_answers(rg_group_t *g, uint32_t link) {
+    struct rg_side *s = g->side;
+    for (outgoing_t *o; (o = s->with[link].first) != NULL;) {
+        with_peer_t *w = &s->with[link];
+        int there = g->links[link].id == w->peer;
+        slot_t *k =
+            there && w->answering < ANSWERING_PER_PEER ? slot_take(g, SLOT_ANSWERING, link, o->nr, o->answer) : NULL;
+        if (there && !k) {
+            s->ended |= !w->answering; /* no memory, and nothing whose end would be the time to look again */
+            return;
+        }
+        w->first = o->next;
+        if (!w->first) w->last = NULL;
+        if (!k) {
+            answer_gone(g, o);
+            continue;
+        }
+        k->host = o->host;
+        k->len = o->len;
+        uint32_t len = o->len;
+        free(o);
+        post(g, link, (uint32_t)(k - s->slots), OP_ANSWER, len, 0);
+    }
+}
+
+static void put_in_line(rg_group_t *g, outgoing_t *o) {
+    uint32_t link = rg_link_of(g, o->peer);
+    with_peer_t *w = link == NONE ? NULL : with(g, link);
+    if (w && w->peer != o->peer) { /* what is in line there was for another peer */
+        send_answers(g, link);
+        w = with(g, link);
+    }
+    if (!w) {
+        answer_gone(g, o);
+        return;
+    }
+    o->next = NULL;
+    if (w->last) w->last->next = o;
+    else w->first = o;
+    w->last = o;
+    send_answers(g, link);
+}
+
 void rg_side_tick(rg_group_t *g) {
     struct rg_side *s = g->side;
+    if (s->ended) {
+        s->ended = 0;
+        for (uint32_t i = 0; i < s->n_with; i++)
+            if (s->with[i].first) send_answers(g, i);
+    }
     if (!atomic_load_explicit(&s->any_out, memory_order_relaxed)) return;
     pthread_mutex_lock(&s->out_lock);
-    outgoing_t *o = s->first, **last = s->last;
+    outgoing_t *o = s->first;
     s->first = NULL;
     s->last = &s->first;
     atomic_store(&s->any_out, 0);
     pthread_mutex_unlock(&s->out_lock);
-    while (o && send_answer(g, o)) {
+    while (o) {
         outgoing_t *next = o->next;
-        free(o);
+        put_in_line(g, o);
         o = next;
     }
-    if (!o) return;
-    pthread_mutex_lock(&s->out_lock);
-    *last = s->first;
-    if (!s->first) s->last = last;
-    s->first = o;
-    atomic_store(&s->any_out, 1);
-    pthread_mutex_unlock(&s->out_lock);
 }
 
 /* ---- Asking ------------------------------------------------------------------------------------------------------ */
@@ -256,9 +355,11 @@ rg_status_t rg_side_ask(rg_group_t *g, uint64_t peer, const uint8_t ask[RG_SIDE_
                         rg_side_answer_fn fn, void *user, uint64_t cookie) {
     struct rg_side *s = g->side;
     uint32_t link = rg_link_of(g, peer), nr = ++s->next_nr;
-    if (link == UINT32_MAX || !g->links[link].up) return RG_ERR_PEER_LOST;
+    if (link == NONE || !g->links[link].up) return RG_ERR_PEER_LOST;
+    const with_peer_t *w = with(g, link);
+    if (w && w->awaiting >= ASKING_PER_PEER) return RG_ERR_RESOURCE;
     uint8_t *question = malloc(RG_SIDE_ASK), *answer = answer_len ? malloc(answer_len) : NULL;
-    slot_t *k = question && (answer || !answer_len) ? slot_take(s, SLOT_ASKING, peer, nr, question) : NULL;
+    slot_t *k = question && (answer || !answer_len) ? slot_take(g, SLOT_ASKING, link, nr, question) : NULL;
     if (!k) {
         free(question);
         free(answer);
@@ -267,11 +368,11 @@ rg_status_t rg_side_ask(rg_group_t *g, uint64_t peer, const uint8_t ask[RG_SIDE_
     uint32_t at = (uint32_t)(k - s->slots);
     memcpy(question, ask, RG_SIDE_ASK);
     if (answer_len) { /* first: the answer must find somebody who waits for it */
-        slot_t *a = slot_take(s, SLOT_AWAITING, peer, nr, answer);
+        slot_t *a = slot_take(g, SLOT_AWAITING, link, nr, answer);
         if (!a) {
             slot_end(g, &s->slots[at], 0);
             free(answer);
-            return RG_ERR_RESOURCE;
+            return RG_ERR_NOMEM;
         }
         a->cookie = cookie;
         uint32_t waits = (uint32_t)(a - s->slots);

@@ -373,8 +373,8 @@ void rg_decide_hold(rg_quorum_t *q, const rg_asked_t *a) {
     if (q->n_held == q->cap_held) {
         uint32_t cap = q->cap_held ? 2 * q->cap_held : 16;
         rg_asked_t *grown = realloc(q->held, cap * sizeof *grown);
-        if (!grown) {
-            rg_service_answer(&q->port, a, NULL, 0);
+        if (!grown) { /* it comes once more */
+            rg_service_answer(&q->port, a, NULL, RG_SERVICE_HEAD);
             return;
         }
         q->held = grown;

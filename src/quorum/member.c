@@ -367,4 +367,13 @@ static uint64_t step(rg_port_t *p, uint64_t now) {
     return at;
 }
 
-const rg_port_ops_t rg_quorum_port = { asked, answered, step };
+/* Others' questions must not wait for one that has no such port any more. */
+static void gone(rg_port_t *p) {
+    rg_quorum_t *q = (rg_quorum_t *)(void *)p;
+    for (uint32_t i = 0; i < q->n_held; i++) rg_service_answer(p, &q->held[i], NULL, 0);
+    if (q->pulled) rg_service_answer(p, &q->pull, NULL, 0);
+    q->n_held = 0;
+    q->pulled = 0;
+}
+
+const rg_port_ops_t rg_quorum_port = { asked, answered, step, gone };

@@ -404,7 +404,14 @@ static uint64_t step(rg_port_t *p, uint64_t now) {
     return at;
 }
 
-const rg_port_ops_t rg_window_port = { asked, answered, step };
+static void gone(rg_port_t *p) {
+    rg_window_t *w = (rg_window_t *)(void *)p;
+    for (uint32_t i = 0; i < w->n_reads; i++) rg_service_answer(p, &w->reads[i], NULL, 0);
+    w->n_reads = 0;
+    while (w->adds) add_drop(w, &w->adds);
+}
+
+const rg_port_ops_t rg_window_port = { asked, answered, step, gone };
 
 void rg_window_forget(rg_window_t *w) {
     while (w->copies) copy_free(&w->copies);

@@ -8,14 +8,16 @@
 #include "os/os.h"
 
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 _Static_assert(RG_SASK_BYTES == RG_SIDE_ASK, "a question of a port is one of the engine's");
 
-#define LOOK_NS 100000000u /* at the view, when nothing happens */
-#define EVENTS_PER_TURN 256u
+#define LOOK_NS 100000000u      /* at the view, when nothing happens */
+#define AGAIN_NS 5000000u       /* at what was put off */
+#define UNSENT_MOST (16u << 20) /* bytes of answers that wait to leave to a peer; its questions then wait */
 
 /* A question of this process that waits for its answer. */
 typedef struct rg_service_pending {
@@ -45,24 +47,54 @@ static void push(rg_service_t *sv, event_t *e) {
     pthread_mutex_unlock(&sv->lock);
 }
 
-static void on_asked(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask) {
+static int on_asked(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask) {
     rg_service_t *sv = user;
     event_t *e = calloc(1, sizeof *e);
-    if (!e) return; /* a refusal would say that there is nothing here */
+    if (!e) return 0; /* a refusal would say that there is nothing here */
     if (!rg_sask_get(&e->a.q, ask)) {
         free(e);
-        rg_side_answer(sv->g, RG_SIDE_SERVICE, peer, nr, NULL, 0);
-        return;
+        return rg_side_answer(sv->g, RG_SIDE_SERVICE, peer, nr, NULL, 0);
     }
     e->a.peer = peer;
     e->a.nr = nr;
     push(sv, e);
+    return 1;
 }
 
-static void on_sent(void *user, uint64_t peer) {
-    (void)user;
-    (void)peer;
+/* What waits to be sent to a peer: there is an entry for each one with anything. Locked. */
+static uint64_t *unsent_of(rg_service_t *sv, uint64_t peer) {
+    for (uint32_t i = 0; i < sv->n_unsent; i++)
+        if (sv->unsent[i].peer == peer) return &sv->unsent[i].bytes;
+    return NULL;
 }
+
+/* Without memory for an entry it is not counted. Locked. */
+static void unsent_add(rg_service_t *sv, uint64_t peer, uint32_t len) {
+    uint64_t *n = unsent_of(sv, peer);
+    if (!n && sv->n_unsent == sv->cap_unsent) {
+        uint32_t cap = sv->cap_unsent ? 2 * sv->cap_unsent : 16;
+        rg_unsent_t *grown = realloc(sv->unsent, cap * sizeof *grown);
+        if (!grown) return;
+        sv->unsent = grown;
+        sv->cap_unsent = cap;
+    }
+    if (n) *n += len;
+    else sv->unsent[sv->n_unsent++] = (rg_unsent_t){ peer, len };
+}
+
+static void unsent_sub(rg_service_t *sv, uint64_t peer, uint32_t len) {
+    pthread_mutex_lock(&sv->lock);
+    uint64_t *n = unsent_of(sv, peer);
+    if (n && *n > len) *n -= len;
+    else if (n) *(rg_unsent_t *)(void *)((uint8_t *)n - offsetof(rg_unsent_t, bytes)) = sv->unsent[--sv->n_unsent];
+    if (sv->later) {
+        sv->woken = 1;
+        pthread_cond_signal(&sv->cond);
+    }
+    pthread_mutex_unlock(&sv->lock);
+}
+
+static void on_sent(void *user, uint64_t peer, uint32_t len) { unsent_sub(user, peer, len); }
 
 static void pending_unlink(pending_t *p) {
     *p->at = p->next;
@@ -129,9 +161,40 @@ int rg_service_ask(rg_port_t *port, uint64_t peer, const rg_sask_t *q, uint32_t 
     return st == RG_OK;
 }
 
+static void event_later(rg_service_t *sv, event_t *e) {
+    pthread_mutex_lock(&sv->lock);
+    e->next = sv->later;
+    sv->later = e;
+    pthread_mutex_unlock(&sv->lock);
+}
+
+/* A question that there was no memory to answer counts as one that comes again a little later: a refusal would be an
+ * answer. The one that is being looked at needs no memory for that. */
+static void put_off(rg_service_t *sv, const rg_asked_t *a) {
+    event_t *now = sv->looked_at;
+    if (now && now->a.peer == a->peer && now->a.nr == a->nr) {
+        sv->again = 1;
+        return;
+    }
+    event_t *e = calloc(1, sizeof *e);
+    if (!e) return;
+    e->a = *a;
+    event_later(sv, e);
+}
+
 void rg_service_answer(rg_port_t *p, const rg_asked_t *a, uint8_t *answer, uint32_t len) {
-    rg_side_answer(p->sv->g, RG_SIDE_SERVICE, a->peer, a->nr, answer, len);
-    rg_wake_thread(p->sv->g); /* where nobody drives, nobody looks at what is to be sent */
+    rg_service_t *sv = p->sv;
+    if (answer) {
+        pthread_mutex_lock(&sv->lock);
+        unsent_add(sv, a->peer, len);
+        pthread_mutex_unlock(&sv->lock);
+    }
+    if ((!answer && len) || !rg_side_answer(sv->g, RG_SIDE_SERVICE, a->peer, a->nr, answer, len)) {
+        if (answer) unsent_sub(sv, a->peer, len);
+        put_off(sv, a);
+        return;
+    }
+    rg_wake_thread(sv->g); /* where nobody drives, nobody looks at what is to be sent */
 }
 
 uint8_t *rg_service_room(const rg_shead_t *h, uint64_t bytes) {
@@ -148,15 +211,24 @@ static rg_port_t *port_of(rg_service_t *sv, uint64_t name) {
     return NULL;
 }
 
-/* Ports are only removed when the thread is not busy. */
+/* Ports are only removed when the thread is not busy. A peer that does not take its answers is not listened to. */
 static void deliver(rg_service_t *sv, event_t *e) {
     pthread_mutex_lock(&sv->lock);
     rg_port_t *p = port_of(sv, e->a.q.name);
+    const uint64_t *unsent = e->is_answer ? NULL : unsent_of(sv, e->a.peer);
+    sv->again = unsent && *unsent >= UNSENT_MOST;
     pthread_mutex_unlock(&sv->lock);
+    sv->looked_at = e->is_answer ? NULL : e;
     if (e->is_answer && p && p->serial != e->serial) p = NULL; /* it was asked by one that is gone */
-    if (p && e->is_answer) p->ops->answered(p, e->a.peer, &e->a.q, e->bytes, e->refused);
+    if (sv->again) p = NULL;
+    else if (p && e->is_answer) p->ops->answered(p, e->a.peer, &e->a.q, e->bytes, e->refused);
     else if (p) p->ops->asked(p, &e->a);
-    else if (!e->is_answer) rg_side_answer(sv->g, RG_SIDE_SERVICE, e->a.peer, e->a.nr, NULL, 0);
+    else if (!e->is_answer) sv->again = !rg_side_answer(sv->g, RG_SIDE_SERVICE, e->a.peer, e->a.nr, NULL, 0);
+    sv->looked_at = NULL;
+    if (sv->again) {
+        event_later(sv, e);
+        return;
+    }
     free(e->bytes);
     free(e);
 }
@@ -179,8 +251,15 @@ static void look_at_view(rg_service_t *sv) {
     rg_unlock(g);
 }
 
+/* First what was put off, the oldest first. */
 static event_t *take_events(rg_service_t *sv) {
     event_t *first = sv->first;
+    while (sv->later) {
+        event_t *e = sv->later;
+        sv->later = e->next;
+        e->next = first;
+        first = e;
+    }
     sv->first = NULL;
     sv->last = &sv->first;
     sv->woken = 0;
@@ -204,7 +283,7 @@ static uint64_t turn(rg_service_t *sv, event_t *e) {
         uint64_t t = p->ops->step(p, now);
         if (t < at) at = t;
     }
-    return at;
+    return sv->later && now + AGAIN_NS < at ? now + AGAIN_NS : at;
 }
 
 static void *service_main(void *arg) {
@@ -212,6 +291,10 @@ static void *service_main(void *arg) {
     uint64_t at = 0;
     pthread_mutex_lock(&sv->lock);
     while (!sv->stop) {
+        if (sv->busy) { /* a port is being removed */
+            pthread_cond_wait(&sv->cond, &sv->lock);
+            continue;
+        }
         if (!sv->first && !sv->woken && rg_os_now_ns() < at) {
             struct timespec ts = { (time_t)(at / 1000000000u), (long)(at % 1000000000u) };
             pthread_cond_timedwait(&sv->cond, &sv->lock, &ts);
@@ -232,6 +315,15 @@ static void *service_main(void *arg) {
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
+static void events_free(event_t *e) {
+    while (e) {
+        event_t *next = e->next;
+        free(e->bytes);
+        free(e);
+        e = next;
+    }
+}
+
 static void service_free(rg_service_t *sv) {
     while (sv->pending) {
         pending_t *p = sv->pending;
@@ -239,13 +331,10 @@ static void service_free(rg_service_t *sv) {
         RG_ASSUME(sv->pending != p);
         free(p);
     }
-    while (sv->first) {
-        event_t *e = sv->first;
-        sv->first = e->next;
-        free(e->bytes);
-        free(e);
-    }
+    events_free(sv->first);
+    events_free(sv->later);
     free(sv->ids);
+    free(sv->unsent);
     pthread_cond_destroy(&sv->cond);
     pthread_mutex_destroy(&sv->lock);
     free(sv);
@@ -274,6 +363,7 @@ static void on_closing(void *user) {
     rg_unlock(sv->g);
     thread_end(sv);
     pthread_mutex_lock(&sv->lock);
+    while (sv->busy) pthread_cond_wait(&sv->cond, &sv->lock);
     sv->dead = 1;
     int last = sv->refs == 0;
     pthread_mutex_unlock(&sv->lock);
@@ -354,6 +444,13 @@ void rg_service_remove(rg_port_t *p) {
     sv->removing++;
     while (sv->busy && !sv->dead) pthread_cond_wait(&sv->cond, &sv->lock);
     sv->removing--;
+    if (!sv->dead && p->ops->gone) {
+        sv->busy = 1;
+        pthread_mutex_unlock(&sv->lock);
+        p->ops->gone(p);
+        pthread_mutex_lock(&sv->lock);
+        sv->busy = 0;
+    }
     pthread_cond_broadcast(&sv->cond);
     rg_port_t **at = &sv->ports;
     while (*at != p) at = &(*at)->next;

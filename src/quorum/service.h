@@ -24,7 +24,14 @@ typedef struct rg_port_ops {
     /* bytes NULL: refused, or without `refused` the link is gone. */
     void (*answered)(rg_port_t *p, uint64_t peer, const rg_sask_t *q, const uint8_t *bytes, int refused);
     uint64_t (*step)(rg_port_t *p, uint64_t now); /* after all that; when it is to be called again at the latest */
+    void (*gone)(rg_port_t *p); /* NULL, or: it is being removed, and refuses the questions that wait in it. On the
+                                   thread that removes it, while the service's does nothing */
 } rg_port_ops_t;
+
+/* Bytes of answers to a peer that have not left. */
+typedef struct rg_unsent {
+    uint64_t peer, bytes;
+} rg_unsent_t;
 
 typedef struct rg_service {
     rg_group_t *g;
@@ -34,7 +41,10 @@ typedef struct rg_service {
     int stop, busy, dead; /* busy: the thread is in a port; dead: the group is gone */
     int woken, removing;  /* removing: programs that wait until it is not busy */
     struct rg_service_event *first, **last;
+    struct rg_service_event *later; /* questions that were put off, the newest first */
     struct rg_service_pending *pending;
+    rg_unsent_t *unsent;
+    uint32_t n_unsent, cap_unsent;
     rg_port_t *ports;
     uint64_t serial; /* of the last port */
     pthread_t thread;
@@ -42,7 +52,9 @@ typedef struct rg_service {
     uint64_t epoch;
     uint32_t n, cap;
     uint64_t *ids;
-    rg_status_t over; /* the group is over for this process */
+    rg_status_t over;                   /* the group is over for this process */
+    struct rg_service_event *looked_at; /* a question */
+    int again;                          /* it is put off */
 } rg_service_t;
 
 struct rg_port {
@@ -60,7 +72,8 @@ void rg_service_remove(rg_port_t *p); /* from any thread but the service's: noth
 /* The port's functions: */
 int rg_service_ask(rg_port_t *p, uint64_t peer, const rg_sask_t *q,
                    uint32_t answer_len); /* 0: it cannot be asked now */
-void rg_service_answer(rg_port_t *p, const rg_asked_t *a, uint8_t *answer, uint32_t len); /* NULL: refused */
+/* NULL and 0: refused. NULL and a length: there was no memory for it, and the question comes to the port once more. */
+void rg_service_answer(rg_port_t *p, const rg_asked_t *a, uint8_t *answer, uint32_t len);
 /* Room for an answer, with its head filled in. NULL without memory. */
 uint8_t *rg_service_room(const rg_shead_t *h, uint64_t bytes);
 void rg_service_tell(rg_port_t *p); /* who waits in rg_service_wait() is to look again */

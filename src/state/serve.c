@@ -29,7 +29,7 @@ _Static_assert(RG_TALK_BYTES == RG_SIDE_ASK && RG_TALK_UNIT <= RG_SIDE_ANSWER_MA
 #define UNSENT 2u   /* answers to one newcomer that its link has not taken yet */
 #define RATE (256u << 20)
 #define SIDE_BYTES (64u << 20)
-#define QUICK (4u << 20) /* so much of each snapshot is given at four times the rate */
+#define QUICK (4u << 20)      /* so much of each snapshot is given at four times the rate */
 #define IDLE_NS 10000000000u  /* a newcomer that has asked nothing for so long is gone */
 #define SETTLE_NS 2000000000u /* so long a snapshot waits for the program to finish what it writes */
 #define NICE 5
@@ -293,6 +293,16 @@ static uint8_t *answer_pieces(rg_serve_t *v, const rg_question_t *q, uint32_t *l
     return to;
 }
 
+static void sent(void *user, uint64_t peer, uint32_t len) {
+    rg_serve_t *v = user;
+    (void)len;
+    pthread_mutex_lock(&v->q_lock);
+    fetcher_t *f = fetcher_of(v, peer);
+    if (f && f->unsent) f->unsent--;
+    pthread_cond_signal(&v->q_cond);
+    pthread_mutex_unlock(&v->q_lock);
+}
+
 /* Not locked. `fresh`: with a new snapshot. */
 static void answer(rg_serve_t *v, const waiting_t *w, int fresh) {
     uint32_t len = 0;
@@ -306,7 +316,7 @@ static void answer(rg_serve_t *v, const waiting_t *w, int fresh) {
     if (f && to) f->unsent++;
     if (f && to && w->q.kind == RG_TALK_PIECES) f->bytes += len;
     pthread_mutex_unlock(&v->q_lock);
-    rg_side_answer(v->g, RG_SIDE_STATE, w->peer, w->nr, to, len);
+    if (!rg_side_answer(v->g, RG_SIDE_STATE, w->peer, w->nr, to, len) && to) sent(v, w->peer, len);
 }
 
 /* ---- The thread -------------------------------------------------------------------------------------------------- */
@@ -403,7 +413,7 @@ static void *serve_thread(void *arg) {
 
 /* ---- The engine's side ------------------------------------------------------------------------------------------- */
 
-static void asked(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask) {
+static int asked(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask) {
     rg_serve_t *v = user;
     waiting_t w = { .peer = peer, .nr = nr, .since_ns = rg_os_now_ns() };
     int good = rg_question_get(&w.q, ask);
@@ -414,16 +424,7 @@ static void asked(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask) {
         pthread_cond_signal(&v->q_cond);
     }
     pthread_mutex_unlock(&v->q_lock);
-    if (!good) rg_side_answer(v->g, RG_SIDE_STATE, peer, nr, NULL, 0);
-}
-
-static void sent(void *user, uint64_t peer) {
-    rg_serve_t *v = user;
-    pthread_mutex_lock(&v->q_lock);
-    fetcher_t *f = fetcher_of(v, peer);
-    if (f && f->unsent) f->unsent--;
-    pthread_cond_signal(&v->q_cond);
-    pthread_mutex_unlock(&v->q_lock);
+    return good ? w.q.kind != RG_TALK_END : rg_side_answer(v->g, RG_SIDE_STATE, peer, nr, NULL, 0);
 }
 
 static void serve_free(rg_serve_t *v) {

@@ -193,7 +193,7 @@ static int has_one(void *arg) { return atomic_load(&((fake_t *)arg)->n_held) > 0
 static int has_answer(void *arg) { return atomic_load(&((fake_t *)arg)->last) == 2; }
 
 static int two_ports(rig_member_t *m, void *arg) {
-    static const rg_port_ops_t ops = { fake_asked, fake_answered, fake_step };
+    static const rg_port_ops_t ops = { fake_asked, fake_answered, fake_step, NULL };
     fake_t one = { .port = { .ops = &ops, .name = 77 } }, two = one;
     const uint64_t until = rig_now() + 20000000000u;
     (void)arg;
@@ -224,9 +224,124 @@ Test(quorum_talk, port_removed_and_added_again__answer_to_the_first__is_not_the_
     rig_run(2, "tcp", NULL, two_ports, NULL);
 }
 
+/* ---- Answers that fail, and those that do not come --------------------------------------------------------------- */
+
+typedef struct short_of {
+    rg_port_t port; /* first */
+    uint64_t peer;
+    rg_sask_t ask; /* kind 0: none */
+    int asked;
+    atomic_int came, gave, refused;
+} short_of_t;
+
+/* Three times there is no memory for an answer; then there is. */
+static void short_asked(rg_port_t *p, const rg_asked_t *a) {
+    short_of_t *f = (short_of_t *)(void *)p;
+    const rg_shead_t head = { 0 };
+    int n = atomic_fetch_add(&f->came, 1);
+    rg_service_answer(p, a, n < 3 ? NULL : rg_service_room(&head, 0), RG_SERVICE_HEAD);
+}
+
+static void refuses(rg_port_t *p, const rg_asked_t *a) { rg_service_answer(p, a, NULL, 0); }
+
+static void short_answered(rg_port_t *p, uint64_t peer, const rg_sask_t *q, const uint8_t *bytes, int refused) {
+    short_of_t *f = (short_of_t *)(void *)p;
+    (void)peer, (void)q;
+    atomic_fetch_add(bytes ? &f->gave : &f->refused, bytes || refused);
+    rg_service_tell(p);
+}
+
+static uint64_t short_step(rg_port_t *p, uint64_t now) {
+    short_of_t *f = (short_of_t *)(void *)p;
+    if (f->ask.kind && !f->asked) f->asked = rg_service_ask(p, f->peer, &f->ask, RG_SERVICE_HEAD + f->ask.len);
+    return now + 1000000;
+}
+
+static int short_over(void *arg) {
+    short_of_t *f = arg;
+    return atomic_load(&f->refused) || atomic_load(&f->gave);
+}
+
+static int no_memory(rig_member_t *m, void *arg) {
+    static const rg_port_ops_t ops = { short_asked, short_answered, short_step, NULL };
+    short_of_t f = { .port = { .ops = &ops, .name = 79 } };
+    (void)arg;
+    RIG_OK(m, rg_group_member(m->g, 0, &f.peer));
+    f.ask.kind = m->index ? RG_SASK_NEWS : (rg_sask_kind_t)0;
+    if (m->index && rig_gate(m, 0, 2)) return 1;
+    RIG_OK(m, rg_service_add(rg_root(m->g), &f.port, NULL));
+    if (!m->index && rig_gate(m, 0, 2)) return 1;
+    if (m->index) RIG_OK(m, rg_service_wait(&f.port, short_over, &f, rig_now() + 20000000000u));
+    RIG_NEED(m, !m->index || atomic_load(&f.gave) == 1, "the lack of memory came as a refusal");
+    if (rig_gate(m, 1, 2)) return 1;
+    RIG_NEED(m, m->index || atomic_load(&f.came) == 4, "the question came %d times", atomic_load(&f.came));
+    rg_service_remove(&f.port);
+    return rig_gate(m, 2, 2);
+}
+
+Test(quorum_talk, no_memory_for_an_answer__the_question_comes_again__no_refusal) {
+    rig_run(2, "tcp", NULL, no_memory, NULL);
+}
+
+/* One waits for a result of a reduction that the other one destroys. */
+static int destroyed(rig_member_t *m, void *arg) {
+    static const rg_port_ops_t ops = { refuses, short_answered, short_step, NULL };
+    rg_quorum_t **shared = arg, *q;
+    rg_quorum_config_t c = RG_QUORUM_CONFIG_INIT;
+    short_of_t f = { .port = { .ops = &ops } };
+    if (!m->index) RIG_OK(m, rg_quorum_create(m->g, &c, shared, NULL));
+    if (rig_gate(m, 0, 2)) return 1;
+    q = *shared;
+    if (m->index) {
+        RIG_OK(m, rg_group_member(m->g, 0, &f.peer));
+        f.port.name = q->port.name;
+        f.ask = (rg_sask_t){ .kind = RG_SASK_GET, .terms = q->terms, .round = 3 };
+        RIG_OK(m, rg_service_add(rg_root(m->g), &f.port, NULL));
+        rg_service_wait(&f.port, short_over, &f, rig_now() + 100000000u); /* it is there by now, or soon */
+        RIG_NEED(m, !atomic_load(&f.refused), "refused too early");
+    }
+    if (rig_gate(m, 1, 2)) return 1;
+    if (!m->index) rg_quorum_destroy(q);
+    else RIG_OK(m, rg_service_wait(&f.port, short_over, &f, rig_now() + 20000000000u));
+    RIG_NEED(m, !m->index || atomic_load(&f.refused) == 1, "it still waits");
+    if (m->index) rg_service_remove(&f.port);
+    return rig_gate(m, 2, 2);
+}
+
+Test(quorum_talk, reduction_destroyed__who_waits_for_its_result__is_refused) {
+    rg_quorum_t *shared = NULL;
+    rig_run(2, "tcp", NULL, destroyed, &shared);
+}
+
+/* More questions to one member than may be open are refused here, and one to another member still goes. */
+static int too_many(rig_member_t *m, void *arg) {
+    uint8_t raw[RG_SIDE_ASK];
+    const rg_sask_t ask = { .kind = RG_SASK_NEWS, .name = 80 };
+    uint64_t first, second;
+    int good = 0, other = 0;
+    (void)arg;
+    RIG_OK(m, rg_group_member(m->g, 0, &first));
+    RIG_OK(m, rg_group_member(m->g, 1, &second));
+    rg_sask_put(&ask, raw);
+    if (m->index == 2) {
+        rg_lock(m->g); /* so that no answer comes in between */
+        for (int i = 0; i < 3000; i++)
+            good += rg_side_ask(m->g, first, raw, RG_SERVICE_HEAD, ignore, (void *)raw, 0) == RG_OK;
+        other = rg_side_ask(m->g, second, raw, RG_SERVICE_HEAD, ignore, (void *)raw, 0) == RG_OK;
+        rg_side_forget(m->g, raw);
+        rg_unlock(m->g);
+        RIG_NEED(m, good == 512 && other, "%d of 3000 and %d of 1", good, other);
+    }
+    return rig_gate(m, 0, 3);
+}
+
+Test(quorum_talk, thousands_of_questions_to_one_member__a_limit_of_their_own) {
+    rig_run(3, "tcp", NULL, too_many, NULL);
+}
+
 /* ---- Many answers at once ---------------------------------------------------------------------------------------- */
 
-#define MANY 700
+#define MANY 500 /* as many as may be asked of one peer, almost */
 #define MANY_BYTES (RG_SERVICE_HEAD + 65536)
 
 typedef struct many {
@@ -274,7 +389,7 @@ static int many_all(void *arg) {
 }
 
 static int many_questions(rig_member_t *m, void *arg) {
-    static const rg_port_ops_t ops = { many_asked, many_answered, many_step };
+    static const rg_port_ops_t ops = { many_asked, many_answered, many_step, NULL };
     many_t *f = calloc(1, sizeof *f);
     (void)arg;
     RIG_NEED(m, f, "no memory");
