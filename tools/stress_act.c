@@ -207,10 +207,19 @@ static int on_worker(struct stress *s, const struct stress_event *e) {
     return 1;
 }
 
+/* One that was killed may take a while to go on a busy host. Only then is its place free, and nobody takes it for one
+ * that ended by itself. */
+static void gone(struct stress_coord *c) {
+    if (!c->pid || !c->killed_ns) return;
+    while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) continue;
+    c->pid = 0;
+}
+
 static int on_coordinator(struct stress *s, const struct stress_event *e) {
     struct stress_coord *c = &s->coords[e->a];
     if (!s->plan_opts.succession) harmed_host(s, UINT32_MAX, tool_now_ns());
     if (e->action == STRESS_ACT_COORDINATOR_START) {
+        gone(c);
         c->killed_ns = 0;
         return !c->pid && stress_coordinator_start(s, e->a, 0) == TOOL_OK;
     }
@@ -279,6 +288,7 @@ void stress_heal_all(struct stress *s) {
         for (uint32_t b = 0; b < s->net.nodes; b++) s->net.rules[a][b] = (struct stress_rule){ 0, 0, 0 };
     for (uint32_t i = 0; i < s->plan_opts.coordinators; i++) {
         struct stress_coord *c = &s->coords[i];
+        gone(c);
         c->killed_ns = 0;
         if (!c->pid) stress_coordinator_start(s, i, 0);
         else if (c->stopped_ns) kill(c->pid, SIGCONT);
