@@ -34,7 +34,8 @@ static const char *check_table(const rg_member_t *m) {
     }
     if (before != m->last) return "member: the list of operations ends elsewhere";
     if (own != m->ents_own || marked != m->ents_marked) return "member: operations are miscounted";
-    if (kept != m->kept || kept > RG_KEEP_MAX) return "member: copies are miscounted";
+    if (kept != m->kept || kept > RG_KEEP_MAX || kept != (uint32_t)__builtin_popcountll(m->kept_map))
+        return "member: copies are miscounted";
     if (delayed != m->delayed || wanted != m->wanted_count) return "member: waiting operations are miscounted";
     if (delayed && kept < RG_KEEP_MAX && !m->fenced && !m->told)
         return "member: a commit waits although there is room for a copy";

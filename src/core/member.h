@@ -155,6 +155,7 @@ struct rg_member {
     uint32_t kept, delayed, wanted_count;
     uint64_t kept_low;
     uint16_t keep_slot[RG_KEEP_MAX]; /* index + 1 */
+    uint64_t kept_map;               /* the slots that are taken */
     uint64_t serve;                  /* bit: the copy in this slot has receivers to be served */
     uint32_t serve_at;
     const char *why; /* the last start was not taken */

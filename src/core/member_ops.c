@@ -154,9 +154,8 @@ void rg_ops_min(rg_member_t *m) {
 
 static void keep_low(rg_member_t *m) {
     m->kept_low = UINT64_MAX;
-    for (uint32_t i = 0; m->kept && i < RG_KEEP_MAX; i++) {
-        if (!m->keep_slot[i]) continue;
-        uint64_t note = rg_key_note(m->ent[m->keep_slot[i] - 1].key);
+    for (uint64_t left = m->kept_map; left; left &= left - 1) {
+        uint64_t note = rg_key_note(m->ent[m->keep_slot[__builtin_ctzll(left)] - 1].key);
         if (note < m->kept_low) m->kept_low = note;
     }
 }
@@ -166,6 +165,7 @@ void rg_op_release(rg_member_t *m, rg_ent_t *e) {
     a->key = e->key;
     uint32_t slot = e->keep - 1u;
     m->keep_slot[slot] = 0;
+    m->kept_map &= ~((uint64_t)1 << slot);
     m->serve &= ~((uint64_t)1 << slot);
     m->kept--;
     rg_ent_remove(m, e);
@@ -176,9 +176,8 @@ void rg_op_release(rg_member_t *m, rg_ent_t *e) {
 void rg_ops_release(rg_member_t *m) {
     uint64_t limit = m->peer_min > m->ack_min ? m->peer_min : m->ack_min;
     if (!m->kept || limit <= m->kept_low) return;
-    for (uint32_t i = 0; i < RG_KEEP_MAX; i++) {
-        if (!m->keep_slot[i]) continue;
-        rg_ent_t *e = &m->ent[m->keep_slot[i] - 1];
+    for (uint64_t left = m->kept_map; left; left &= left - 1) {
+        rg_ent_t *e = &m->ent[m->keep_slot[__builtin_ctzll(left)] - 1];
         if (rg_key_note(e->key) < limit) rg_op_release(m, e);
     }
     if (!m->delayed) return;
@@ -223,9 +222,9 @@ void rg_op_commit(rg_member_t *m, rg_ent_t *e, uint64_t computed, int keep) {
     open_remove(m, e);
     unwant(m, e);
     e->state = RG_ENT_KEPT;
-    uint32_t slot = 0;
-    while (m->keep_slot[slot]) slot++;
+    uint32_t slot = (uint32_t)__builtin_ctzll(~m->kept_map); /* there is one: fewer than RG_KEEP_MAX are kept */
     m->keep_slot[slot] = ent_index(m, e);
+    m->kept_map |= (uint64_t)1 << slot;
     e->keep = (uint8_t)(slot + 1);
     m->kept++;
     m->small_since_flush++;

@@ -44,11 +44,12 @@ static void exec_cover(rg_request_t *op, rg_span_t dst) {
 /* The prepared kernel for a combination of raw and partial operands. */
 static const rg_red_t *exec_red(rg_request_t *op, uint32_t flags) {
     rg_red_t *r = &op->red[flags & 31];
-    if (r->run) return r;
+    if (op->red_have >> (flags & 31) & 1) return r;
     /* A weighted average is a sum of inputs that have been made shares of it. */
     rg_op_t how = op->weighted ? RG_SUM : (rg_op_t)op->sig.op;
     if (rg_red_init(r, (rg_dtype_t)op->sig.dtype, how, op->roster->n, flags) != RG_OK) return NULL;
     if (op->scale_after != 0 && rg_red_scale_after(r, op->scale_after) != RG_OK) return NULL;
+    op->red_have |= 1u << (flags & 31);
     return r;
 }
 
@@ -127,8 +128,8 @@ rg_status_t rg_exec_start(rg_request_t *op) {
     op->any_ready = op->any_send = 0;
     uint64_t red_key = 1 | (uint64_t)op->weighted << 1 | (uint64_t)op->sig.dtype << 8 | (uint64_t)op->sig.op << 16 |
                        (uint64_t)op->roster->n << 32;
-    if (op->red_key != red_key || op->red_after != op->scale_after) {
-        memset(op->red, 0, sizeof op->red);
+    if (rg_op_reduces(op) && (op->red_key != red_key || op->red_after != op->scale_after)) {
+        op->red_have = 0;
         op->red_key = red_key;
         op->red_after = op->scale_after;
     }

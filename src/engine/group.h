@@ -118,6 +118,8 @@ typedef struct rg_link {
     int fresh;           /* made anew: what was on its way is lost, and the core has not heard of it yet */
     uint32_t anew;       /* how often that happened lately */
     uint64_t anew_at;    /* the last time */
+    uint64_t note;       /* of its member, that the core has not heard yet, */
+    int noted;           /* when this is set */
     uint64_t dropped_at; /* poll before the drop; 0: never used */
 } rg_link_t;
 
@@ -246,8 +248,9 @@ struct rg_request {
     uint32_t words, cap_steps, cap_ranks, cap_peers;
     uint32_t any_ready, any_send;
     uint32_t tag_sig;
-    rg_red_t red[32]; /* by flags; run == NULL: not prepared */
-    uint64_t red_key; /* what they were prepared for */
+    rg_red_t red[32];  /* by flags */
+    uint32_t red_have; /* those that are prepared */
+    uint64_t red_key;  /* what for */
     double red_after;
     rg_block_t *tmp, *keep;
     rg_block_t
@@ -320,7 +323,8 @@ struct rg_group {
     int epfd, wakefd;
     uint64_t last_drive_ns;
     uint64_t now_ns; /* of the last round or call, for what happens within it */
-    int async_work;  /* requests that nobody waits for in a call */
+    uint32_t notes_due; /* notes that came since the core was last told */
+    int async_work;     /* requests that nobody waits for in a call */
     int thread_running, stop;
     uint32_t forks; /* of this process when the group was opened, see rg_group_inherited() */
     pthread_t thread;

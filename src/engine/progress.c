@@ -16,6 +16,7 @@
 #define SPIN_NS 100000u
 #define SPIN_CROWDED_NS 300000u
 #define COMPLETIONS 64
+#define NOTES_MOST 32u /* put off: copies that could go fill places that are wanted again */
 #define ANEW_MOST 8              /* a link whose stream is lost so often, */
 #define ANEW_NS 60000000000u     /* each time within so long, is left to the coordinator */
 
@@ -61,9 +62,32 @@ static void begin_anew(rg_group_t *g, uint32_t link, uint64_t now) {
     l->anew_at = now;
 }
 
+/* What members said of how far they are. That lets copies go, which nobody waits for: it is told to the core in a round
+ * that brings nothing else, so that it does not stand between a result and its caller. A later word replaces an earlier
+ * one, and the core takes one that comes late like one that was long on its way. */
+static void tell_notes(rg_group_t *g, uint64_t now) {
+    if (!g->notes_due) return;
+    g->notes_due = 0;
+    for (uint32_t i = 0; i < g->n_links && g->phase != RG_PHASE_OVER; i++) {
+        rg_link_t *l = &g->links[i];
+        if (!l->id || !l->noted) continue;
+        l->noted = 0;
+        rg_member_event_t ev = { .type = RG_MEV_WATERMARK, .now_ns = now, .peer = l->id, .note = l->note };
+        rg_core_event(g, &ev);
+    }
+}
+
 static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
     if (c->link >= g->n_links || !g->links[c->link].id) return;
-    rg_member_event_t ev = { .now_ns = now, .peer = g->links[c->link].id, .text = c->text, .note = c->note };
+    if (c->event == RG_TP_NOTE) {
+        g->links[c->link].note = c->note;
+        g->links[c->link].noted = 1;
+        g->notes_due++;
+        return;
+    }
+    tell_notes(g, now); /* they were said before this happened */
+    if (c->link >= g->n_links || !g->links[c->link].id) return; /* no longer */
+    rg_member_event_t ev = { .now_ns = now, .peer = g->links[c->link].id, .text = c->text };
     int anew = 0;
     if (c->event == RG_TP_LINK_UP) {
         int again = g->links[c->link].lost;
@@ -72,7 +96,6 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         g->links[c->link].relayed = c->note != 0;
         ev.type = RG_MEV_LINK_UP;
         ev.via = c->note ? g->links[c->link].via : 0;
-        ev.note = 0;
         ev.fresh = (uint32_t)g->links[c->link].fresh;
         if (again) RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: back%s", (unsigned long long)ev.peer,
                            ev.via ? ", relayed" : "");
@@ -85,7 +108,7 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         ev.dead = c->status == RG_TP_GONE;
         RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: lost%s: %s", (unsigned long long)ev.peer,
                 ev.dead ? ", and its process seems to be gone" : "", c->text ? c->text : "?");
-    } else if (c->event == RG_TP_LINK_DOWN) {
+    } else {
         anew = g->reconnect_ns && (g->links[c->link].up || g->links[c->link].fresh);
         g->links[c->link].up = g->links[c->link].lost = 0;
         ev.type = RG_MEV_LINK_DOWN;
@@ -94,8 +117,6 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
                 c->text ? c->text : "down");
         if (g->phase == RG_PHASE_JOINING)
             rg_group_set_errmsg(g, "link to member %llu: %s", (unsigned long long)ev.peer, c->text ? c->text : "down");
-    } else {
-        ev.type = RG_MEV_WATERMARK;
     }
     rg_core_event(g, &ev);
     if (anew && g->phase != RG_PHASE_OVER && g->links[c->link].id == ev.peer) begin_anew(g, c->link, now);
@@ -104,14 +125,16 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
 static int poll_transport(rg_group_t *g, uint64_t now) {
     rg_completion_t c[COMPLETIONS];
     g->polls++;
-    int n = g->tp_ops->poll(g->tp, c, COMPLETIONS);
+    int n = g->tp_ops->poll(g->tp, c, COMPLETIONS), other = 0;
     for (int i = 0; i < n; i++) {
+        other += c[i].event != RG_TP_NOTE;
         if (c[i].event == RG_TP_LINK_UP || c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_LINK_LOST ||
             c[i].event == RG_TP_NOTE)
             on_link(g, &c[i], now);
         else if (!rg_netstat_completion(g, &c[i]) && !rg_side_completion(g, &c[i])) rg_op_completion(g, &c[i]);
         if (g->phase == RG_PHASE_OVER) break;
     }
+    if (g->notes_due && (!other || g->notes_due >= NOTES_MOST)) tell_notes(g, now);
     if (n < COMPLETIONS) g->polls_drained = g->polls; /* what it had to report has been dealt with */
     return n;
 }
