@@ -107,8 +107,7 @@ rg_status_t rg_quant_decode_add(rg_wire_t wire, const void *bytes, uint64_t n, f
  * elements that are not beyond the scale. -1 for an unknown wire form. */
 double rg_quant_bound(const rg_quant_t *q, const void *bytes, uint64_t n);
 
-/* ---- Collectives
- * -------------------------------------------------------------------------------------------------------
+/* ---- Collectives ---------------------------------------------------------------------------------------------------
  *
  * Reductions and gathers of f32 of which only quantised bytes travel (but inside of a host, where the form has two
  * levels). All members get the same bits: a slice is finished by its owner alone, which encodes it once; it is passed
@@ -116,13 +115,18 @@ double rg_quant_bound(const rg_quant_t *q, const void *bytes, uint64_t n);
  *
  *   direct     everybody sends its owner what it encoded; the owner adds up, in f32 and in the order of ranks, its own
  *              unrounded. Two quantisations whatever the number of members
+ *
  *   ring       each member decodes what its neighbour sends, adds its own, and encodes again: n quantisations, which
- * add up, and n - 1 hops; no more bytes than direct, all of them between neighbours. For those who ask for it two-level
- * members of one host (rg_config_t.host) add theirs up as they are, and one of them for each slice sends the host's sum
- * encoded to the owner: only 1 / (members of the host) as many bytes between hosts, and less error integer    all agree
- * on a scale for each block of 256 (ternary: for all) and send whole multiples of it, which the owner adds up exactly
- * and passes on in as many bits as the sum needs: one quantisation for each member, no other error, the same bits
- * whatever the order; log2(n) bits more for each element on the way back
+ *              add up, and n - 1 hops; no more bytes than direct, all of them between neighbours. For those who ask
+ *              for it
+ *
+ *   two-level  members of one host (rg_config_t.host) add theirs up as they are, and one of them for each slice sends
+ *              the host's sum encoded to the owner: only 1 / (members of the host) as many bytes between hosts, and
+ *              less error
+ *
+ *   integer    all agree on a scale for each block of 256 (ternary: for all) and send whole multiples of it, which the
+ *              owner adds up exactly and passes on in as many bits as the sum needs: one quantisation for each member,
+ *              no other error, the same bits whatever the order; log2(n) bits more for each element on the way back
  *
  * All-gather passes encoded bytes on unchanged by whatever algorithm rg_all_gather() uses (RG_ALGORITHM), so it has no
  * forms.
@@ -206,6 +210,11 @@ rg_status_t rg_quant_iall_gather(rg_quantiser_t *z, const float *in, float *out,
  * one thread may wait for a request. rg_quant_test(): RG_AGAIN while it runs; else as rg_quant_wait(). */
 rg_status_t rg_quant_wait(rg_quant_request_t *req, rg_result_t *result);
 rg_status_t rg_quant_test(rg_quant_request_t *req, rg_result_t *result);
+
+/* Asks for the request to end with CANCELLED on all members, as rg_cancel(): it may still succeed, everywhere. What is
+ * kept by feedback stays what it was. One that has not begun ends when its turn comes. rg_quant_wait() is still needed.
+ * Any thread, before that. */
+rg_status_t rg_quant_cancel(rg_quant_request_t *req);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -101,7 +101,7 @@ void rg_topk_reducer_destroy(rg_topk_reducer_t *z);
 rg_status_t rg_topk_all_reduce(rg_topk_reducer_t *z, const float *in, float *out, uint64_t count, rg_sparse_op_t op,
                                const rg_opts_t *opts);
 
-/* What is kept, as rg_quantiser_kept() and rg_quantiser_keep(). */
+/* What is kept, as rg_quantiser_kept() and rg_quantiser_keep(); between calls. */
 float *rg_topk_kept(rg_topk_reducer_t *z, uint64_t *n);
 rg_status_t rg_topk_keep(rg_topk_reducer_t *z, uint64_t n);
 
@@ -228,6 +228,35 @@ rg_status_t rg_seeded_places(rg_seeded_t pattern, uint64_t seed, uint64_t n, uin
  * opts, tag, timeout_ms, on_fault and result count. Errors as rg_all_reduce. */
 rg_status_t rg_seeded_all_reduce(rg_sparse_reducer_t *z, const void *in, void *out, uint64_t n, rg_dtype_t dtype,
                                  const rg_seeded_how_t *how, const rg_opts_t *opts);
+
+/* ---- Without blocking ---------------------------------------------------------------------------------------------
+ *
+ * The same calls in the background, choosing and adding up included, in a thread that the reducer has from the first of
+ * them on. opts->tag is needed, and is one that nothing else uses meanwhile: operations of the group that have other
+ * tags may be called at the same time. Requests of one reducer run one after the other, in the order of the calls,
+ * which is the same on all members; a call that blocks is INVALID while one of them has not ended. Of `in`, `how` and
+ * opts the structures are copied. What they point to, `out` and the reducer belong to the library until the request is
+ * waited for; the time limit counts from when its turn comes. Wait for all of them before rg_group_boundary().
+ * Destroying a reducer waits for the request that runs; those that have not begun, and all that nobody has waited for,
+ * are gone. Errors at once: INVALID, NOMEM, SYSTEM (no thread). */
+typedef struct rg_sparse_request rg_sparse_request_t;
+
+rg_status_t rg_sparse_iall_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
+                                  const rg_sparse_how_t *how, const rg_opts_t *opts, rg_sparse_request_t **req);
+rg_status_t rg_seeded_iall_reduce(rg_sparse_reducer_t *z, const void *in, void *out, uint64_t n, rg_dtype_t dtype,
+                                  const rg_seeded_how_t *how, const rg_opts_t *opts, rg_sparse_request_t **req);
+rg_status_t rg_topk_iall_reduce(rg_topk_reducer_t *z, const float *in, float *out, uint64_t count, rg_sparse_op_t op,
+                                const rg_opts_t *opts, rg_sparse_request_t **req);
+
+/* Blocks until the request is finished, fills `result` (may be NULL), frees the request and returns its status. Only
+ * one thread may wait for a request. rg_sparse_test(): RG_AGAIN while it runs; else as rg_sparse_wait(). */
+rg_status_t rg_sparse_wait(rg_sparse_request_t *req, rg_result_t *result);
+rg_status_t rg_sparse_test(rg_sparse_request_t *req, rg_result_t *result);
+
+/* Asks for the request to end with CANCELLED on all members, as rg_cancel(): it may still succeed, everywhere. What is
+ * kept by feedback stays what it was. One that has not begun ends when its turn comes. rg_sparse_wait() is still
+ * needed. Any thread, before that. */
+rg_status_t rg_sparse_cancel(rg_sparse_request_t *req);
 
 /* ---- Placements ---------------------------------------------------------------------------------------------------
  *

@@ -81,7 +81,7 @@ rg_status_t rg_quantiser_create(rg_group_t *group, const rg_quant_t *q, const rg
 
 void rg_quantiser_destroy(rg_quantiser_t *z) {
     if (z == NULL) return;
-    rg_quant_worker_end(z);
+    rg_later_end(z->queue);
     free(z->kept);
     free(z->next);
     free(z->out.p);
@@ -132,8 +132,8 @@ static rg_status_t gather(rg_quant_job_t *a, const float *v, float *kept, double
     if (a->form == RG_QUANT_INTEGER) rg_integer_put(a, z->out.p);
     else rg_part_say(a, z->out.p, v, rg_slice_at(a, me), rg_slice_len(a, me), kept, bound);
     z->calls++;
-    rg_status_t st = rg_frame_ended(
-        &a->f, rg_all_gather_v(z->g, z->out.p, z->in.p, a->in_len, a->in_at, RG_U8, rg_frame_opts(&a->f), NULL));
+    rg_status_t st = rg_frame_ended(&a->f, rg_all_gather_v(z->g, z->out.p, z->in.p, a->in_len, a->in_at, RG_U8,
+                                                           rg_frame_opts(&a->f), rg_frame_req(&a->f)));
     return st != RG_OK ? st : rg_parts_judge(a, a->in_at);
 }
 
@@ -252,13 +252,14 @@ static void keep(rg_quantiser_t *z) {
 }
 
 rg_status_t rg_quant_run(rg_quantiser_t *z, int kind, const float *in, float *out, uint64_t count, rg_op_t op,
-                         const rg_opts_t *opts) {
+                         const rg_opts_t *opts, rg_stop_t *stop) {
     static const char *const names[] = { "", "quantised all_reduce", "quantised reduce_scatter",
                                          "quantised all_gather" };
     rg_quant_job_t a = { .z = z, .kind = kind, .in = in, .out = out, .count = count, .op = op };
     rg_status_t st = rg_frame_open(&a.f, z->g, names[kind], opts);
     if (st == RG_OK) st = check(&a);
     if (st != RG_OK) return st;
+    a.f.stop = stop;
     uint64_t first = z->calls;
     do {
         z->calls = first; /* what is done again is rounded as it was */
@@ -276,10 +277,10 @@ rg_status_t rg_quant_run(rg_quantiser_t *z, int kind, const float *in, float *ou
 static rg_status_t call(rg_quantiser_t *z, int kind, const float *in, float *out, uint64_t count, rg_op_t op,
                         const rg_opts_t *opts) {
     if (z == NULL) return RG_ERR_INVALID;
-    if (rg_quant_busy(z))
+    if (rg_later_busy(z->queue))
         return rg_refuse(z->g, RG_ERR_INVALID,
                          "a quantiser does one call at a time: wait for its requests, or use another quantiser");
-    return rg_quant_run(z, kind, in, out, count, op, opts);
+    return rg_quant_run(z, kind, in, out, count, op, opts, NULL);
 }
 
 rg_status_t rg_quant_all_reduce(rg_quantiser_t *z, const float *in, float *out, uint64_t count, rg_op_t op,

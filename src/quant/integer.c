@@ -148,8 +148,8 @@ static rg_status_t agree(rg_quant_job_t *a, const float *v) {
             *s++ = top_of(a, v + at, end - at < RG_BLOCK ? end - at : RG_BLOCK);
     s = (float *)z->scales.p;
     put_view(s + blocks, a->f.epoch);
-    rg_status_t st =
-        rg_frame_ended(&a->f, rg_all_reduce(z->g, s, s, blocks + VIEW, RG_F32, RG_MAX, rg_frame_opts(&a->f), NULL));
+    rg_status_t st = rg_frame_ended(
+        &a->f, rg_all_reduce(z->g, s, s, blocks + VIEW, RG_F32, RG_MAX, rg_frame_opts(&a->f), rg_frame_req(&a->f)));
     if (st == RG_OK && !same_view(s + blocks)) return RG_ERR_PEER_LOST;
     float most = (float)most_of(z->q.wire);
     for (uint64_t i = 0; i < blocks && st == RG_OK; i++) {

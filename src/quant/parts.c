@@ -192,7 +192,7 @@ rg_status_t rg_parts_swap(rg_quant_job_t *a) {
     }
     z->calls++;
     rg_status_t st = rg_frame_ended(&a->f, rg_all_to_all_v(z->g, z->out.p, a->out_len, a->out_at, z->in.p, a->in_len,
-                                                           a->in_at, RG_U8, rg_frame_opts(&a->f), NULL));
+                                                           a->in_at, RG_U8, rg_frame_opts(&a->f), rg_frame_req(&a->f)));
     if (st != RG_OK) return st;
     a->in_at[a->f.rank] = UINT64_MAX;
     return rg_parts_judge(a, a->in_at);

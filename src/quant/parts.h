@@ -6,7 +6,7 @@
 #define RG_QUANT_PARTS_H
 
 #include "quant/codec.h"
-#include "sparse/frame.h"
+#include "sparse/later.h"
 
 #include <math.h>
 
@@ -31,8 +31,6 @@ typedef struct rg_near {
     uint32_t cap;
 } rg_near_t;
 
-typedef struct rg_quant_worker rg_quant_worker_t;
-
 struct rg_quantiser {
     rg_group_t *g;
     rg_quant_t q;
@@ -48,7 +46,7 @@ struct rg_quantiser {
     uint64_t *sizes; /* five arrays of cap_n */
     uint32_t cap_n;
     rg_near_t near;
-    rg_quant_worker_t *worker; /* request.c; NULL before the first request */
+    rg_later_t *queue; /* NULL before the first request */
 };
 
 /* One call, and the attempt at it that is going on. */
@@ -107,11 +105,8 @@ int rg_integer_can(rg_wire_t wire);
 uint32_t rg_form_of_list(const char *list, const char *kind, char *text, size_t cap); /* UINT32_MAX with text */
 uint32_t rg_form_choose(const rg_near_t *near, uint32_t n, uint64_t elems, uint64_t bytes, const rg_cost_model_t *m);
 
-/* collective.c: a call, when its turn has come. */
+/* collective.c: a call, when its turn has come. stop: NULL for one that blocks. */
 rg_status_t rg_quant_run(rg_quantiser_t *z, int kind, const float *in, float *out, uint64_t count, rg_op_t op,
-                         const rg_opts_t *opts);
-/* request.c */
-int rg_quant_busy(const rg_quantiser_t *z);
-void rg_quant_worker_end(rg_quantiser_t *z);
+                         const rg_opts_t *opts, rg_stop_t *stop);
 
 #endif

@@ -40,7 +40,27 @@ const rg_opts_t *rg_frame_opts(rg_frame_t *f) {
     return &f->o;
 }
 
+rg_request_t **rg_frame_req(rg_frame_t *f) {
+    f->req = NULL;
+    return f->stop != NULL ? &f->req : NULL;
+}
+
+/* While the operation can be cancelled it is not waited for by a call that would free it. */
+rg_status_t rg_frame_done(rg_frame_t *f, rg_status_t st) {
+    if (f->stop == NULL || f->req == NULL) return st;
+    pthread_mutex_lock(&f->stop->lock);
+    f->stop->req = f->req;
+    if (f->stop->asked) rg_cancel(f->req);
+    pthread_mutex_unlock(&f->stop->lock);
+    rg_wait_any(f->g, &f->req, 1);
+    pthread_mutex_lock(&f->stop->lock);
+    f->stop->req = NULL;
+    pthread_mutex_unlock(&f->stop->lock);
+    return rg_wait(f->req, &f->r);
+}
+
 rg_status_t rg_frame_ended(rg_frame_t *f, rg_status_t st) {
+    st = rg_frame_done(f, st);
     if (f->start == 0) f->start = f->r.start_ns;
     f->sent += f->r.bytes_sent;
     f->received += f->r.bytes_received;
@@ -52,7 +72,7 @@ rg_status_t rg_frame_no_memory(rg_frame_t *f) {
     uint8_t mine = 0, all[RG_MAX_LINKS + 1];
     f->poor = 1;
     if (f->n > sizeof all) return RG_ERR_NOMEM;
-    rg_status_t st = rg_frame_ended(f, rg_all_gather(f->g, &mine, all, 1, RG_U8, rg_frame_opts(f), NULL));
+    rg_status_t st = rg_frame_ended(f, rg_all_gather(f->g, &mine, all, 1, RG_U8, rg_frame_opts(f), rg_frame_req(f)));
     return st == RG_OK ? RG_ERR_MISMATCH : st;
 }
 

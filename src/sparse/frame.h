@@ -7,9 +7,18 @@
 #include "api.h"
 #include "config.h"
 
+#include <pthread.h>
+
 /* Calls that did not fit together because one of them knew of a loss and another did not are made again; if it was the
  * arguments that differ, they differ again. */
 #define RG_FRAME_FITS 3
+
+/* By which another thread ends a call: what it asked for, and the operation that is under way, if there is one. */
+typedef struct rg_stop {
+    pthread_mutex_t lock;
+    rg_request_t *req;
+    int asked;
+} rg_stop_t;
 
 typedef struct rg_frame {
     rg_group_t *g;
@@ -21,6 +30,8 @@ typedef struct rg_frame {
     uint32_t n, rank, again;
     uint64_t epoch;
     int unfit, poor;
+    rg_stop_t *stop;   /* NULL: nobody can cancel this call */
+    rg_request_t *req; /* of the operation that has just been started, where somebody can */
 } rg_frame_t;
 
 /* Checks opts. */
@@ -32,7 +43,13 @@ rg_status_t rg_frame_shape(rg_frame_t *f);
 /* Options for the next operation, with what is left of the call's time. */
 const rg_opts_t *rg_frame_opts(rg_frame_t *f);
 
-/* What an operation ended with. PEER_LOST also where it was not for the members that the attempt is for. */
+/* Where the next operation is to put its request; NULL: it is to block. */
+rg_request_t **rg_frame_req(rg_frame_t *f);
+
+/* What an operation that was started so has ended with; waits for it. */
+rg_status_t rg_frame_done(rg_frame_t *f, rg_status_t st);
+
+/* The same, and what it means for the call. PEER_LOST also where it was not for the members that the attempt is for. */
 rg_status_t rg_frame_ended(rg_frame_t *f, rg_status_t st);
 
 /* This member has no memory for its part: the others are told by an operation that fits theirs in nothing, so that they

@@ -190,7 +190,8 @@ typedef struct plan_head {
 static rg_status_t agree_on_plan(rg_moves_t *m, rg_frame_t *f, const char *flaw) {
     plan_head_t mine = { m->hash, m->epoch, flaw != NULL, 0 }, *all = calloc(m->n, sizeof *all);
     if (all == NULL) return rg_frame_no_memory(f);
-    rg_status_t st = rg_frame_ended(f, rg_all_gather(m->g, &mine, all, sizeof mine, RG_U8, rg_frame_opts(f), NULL));
+    rg_status_t st =
+        rg_frame_ended(f, rg_all_gather(m->g, &mine, all, sizeof mine, RG_U8, rg_frame_opts(f), rg_frame_req(f)));
     for (uint32_t r = 0; st == RG_OK && r < m->n; r++)
         if (all[r].epoch != m->epoch) st = RG_ERR_PEER_LOST;
     for (uint32_t r = 0; st == RG_OK && r < m->n; r++)

@@ -61,6 +61,7 @@ rg_status_t rg_sparse_reducer_create(rg_group_t *group, rg_sparse_reducer_t **ou
 
 void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z) {
     if (z == NULL) return;
+    rg_later_end(z->queue);
     rg_room_t *rooms[] = { &z->places,   &z->small,    &z->out,     &z->in,       &z->part_at,
                            &z->part_val, &z->part_who, &z->some_at, &z->some_val, &z->pick_at,
                            &z->pick_val, &z->pick_who, &z->mag,     &z->cuts,     &z->elements };
@@ -200,7 +201,7 @@ static rg_status_t exchange(job_t *j, const void *out, void *in, uint64_t each) 
         j->at_out[r] = j->at_in[r] = r * each;
     }
     return rg_frame_ended(&j->f, rg_all_to_all_v(j->f.g, out, j->counts_out, j->at_out, in, j->counts_in, j->at_in,
-                                                 RG_U8, rg_frame_opts(&j->f), NULL));
+                                                 RG_U8, rg_frame_opts(&j->f), rg_frame_req(&j->f)));
 }
 
 /* Whether a size is one that a part of so many elements can have: sums of such sizes are far from overflowing. */
@@ -218,8 +219,9 @@ static rg_status_t travel(job_t *j, int back) {
         all += j->counts_in[r];
     }
     if (!rg_room_for(&j->z->in, all)) return rg_frame_no_memory(&j->f);
-    return rg_frame_ended(&j->f, rg_all_to_all_v(j->f.g, j->z->out.p, j->counts_out, j->at_out, j->z->in.p,
-                                                 j->counts_in, j->at_in, RG_U8, rg_frame_opts(&j->f), NULL));
+    return rg_frame_ended(&j->f,
+                          rg_all_to_all_v(j->f.g, j->z->out.p, j->counts_out, j->at_out, j->z->in.p, j->counts_in,
+                                          j->at_in, RG_U8, rg_frame_opts(&j->f), rg_frame_req(&j->f)));
 }
 
 static uint64_t call_of(const job_t *j) {
@@ -350,8 +352,8 @@ static rg_status_t narrow(job_t *j) {
     sample_t mine = { j->part.n, { 0 } };
     if (!rg_room_for(&z->in, j->f.n * sizeof mine)) return rg_frame_no_memory(&j->f);
     rg_merged_sample(&j->part, &j->casts, (uint32_t *)z->mag.p, mine.mag);
-    rg_status_t st =
-        rg_frame_ended(&j->f, rg_all_gather(j->f.g, &mine, z->in.p, sizeof mine, RG_U8, rg_frame_opts(&j->f), NULL));
+    rg_status_t st = rg_frame_ended(
+        &j->f, rg_all_gather(j->f.g, &mine, z->in.p, sizeof mine, RG_U8, rg_frame_opts(&j->f), rg_frame_req(&j->f)));
     if (st != RG_OK) return st;
     const sample_t *all = (const sample_t *)z->in.p;
     uint32_t least = 0;
@@ -596,13 +598,13 @@ static rg_flaw_t look(job_t *j) {
     return rg_list_places(in, (uint64_t *)j->z->places.p);
 }
 
-rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
-                                 const rg_sparse_how_t *how, const rg_opts_t *opts) {
+rg_status_t rg_sparse_run(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out, const rg_sparse_how_t *how,
+                          const rg_opts_t *opts, rg_stop_t *stop) {
     static const rg_sparse_how_t plain = RG_SPARSE_HOW_INIT;
-    if (z == NULL) return RG_ERR_INVALID;
     job_t j = { .z = z, .in = in, .to = out, .how = how != NULL && how->size == sizeof *how ? *how : plain };
     rg_status_t st = rg_frame_open(&j.f, z->g, "sparse all_reduce", opts);
     if (st != RG_OK) return st;
+    j.f.stop = stop;
     if (in == NULL || in->size != sizeof *in || out == NULL || out->size != sizeof *out ||
         (how != NULL && how->size != sizeof *how))
         return rg_refuse(z->g, RG_ERR_INVALID, "%s: in, out or how is not initialised: use the RG_..._INIT", j.f.name);

@@ -1,9 +1,11 @@
-/* reducer.h: what a reducer of sparse lists holds from call to call: memory, whose content no call finds again.
- * Included by src/sparse only. */
+/* reducer.h: what a reducer of sparse lists holds from call to call: memory, whose content no call finds again, and the
+ * calls that run in the background; and the calls themselves, when their turn has come. Included by src/sparse only. */
 #ifndef RG_SPARSE_REDUCER_H
 #define RG_SPARSE_REDUCER_H
 
-#include "sparse/frame.h"
+#include "sparse/later.h"
+
+#include "regroup_sparse.h"
 
 struct rg_sparse_reducer {
     rg_group_t *g;
@@ -12,6 +14,17 @@ struct rg_sparse_reducer {
     rg_room_t cuts, elements;
     uint64_t cuts_len; /* of the vector; 0: there are none */
     uint32_t cuts_n;
+    rg_later_t *queue; /* NULL before the first request */
 };
+
+/* reduce.c, seeded.c and topk_collective.c. stop: NULL for calls that block. */
+rg_status_t rg_sparse_run(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out, const rg_sparse_how_t *how,
+                          const rg_opts_t *opts, rg_stop_t *stop);
+rg_status_t rg_seeded_run(rg_sparse_reducer_t *z, const void *in, void *out, uint64_t n, rg_dtype_t dtype,
+                          const rg_seeded_how_t *how, const rg_opts_t *opts, rg_stop_t *stop);
+rg_status_t rg_topk_run(rg_topk_reducer_t *z, const float *in, float *out, uint64_t count, rg_sparse_op_t op,
+                        const rg_opts_t *opts, rg_stop_t *stop);
+rg_group_t *rg_topk_group(const rg_topk_reducer_t *z);
+rg_later_t **rg_topk_queue(rg_topk_reducer_t *z);
 
 #endif

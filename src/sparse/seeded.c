@@ -51,7 +51,8 @@ static rg_status_t agree(rg_frame_t *f, rg_sparse_reducer_t *z, uint64_t call) {
     head_t mine = { call, f->epoch };
     if (!rg_room_for(&z->small, f->n * sizeof mine)) return rg_frame_no_memory(f);
     const head_t *all = (const head_t *)z->small.p;
-    st = rg_frame_ended(f, rg_all_gather(f->g, &mine, z->small.p, sizeof mine, RG_U8, rg_frame_opts(f), NULL));
+    st = rg_frame_ended(f,
+                        rg_all_gather(f->g, &mine, z->small.p, sizeof mine, RG_U8, rg_frame_opts(f), rg_frame_req(f)));
     for (uint32_t r = 0; st == RG_OK && r < f->n; r++)
         if (all[r].epoch != f->epoch) st = RG_ERR_PEER_LOST;
     for (uint32_t r = 0; st == RG_OK && r < f->n; r++)
@@ -63,12 +64,12 @@ static rg_status_t agree(rg_frame_t *f, rg_sparse_reducer_t *z, uint64_t call) {
     return st;
 }
 
-rg_status_t rg_seeded_all_reduce(rg_sparse_reducer_t *z, const void *in, void *out, uint64_t n, rg_dtype_t dtype,
-                                 const rg_seeded_how_t *how, const rg_opts_t *opts) {
+rg_status_t rg_seeded_run(rg_sparse_reducer_t *z, const void *in, void *out, uint64_t n, rg_dtype_t dtype,
+                          const rg_seeded_how_t *how, const rg_opts_t *opts, rg_stop_t *stop) {
     rg_frame_t f;
-    if (z == NULL) return RG_ERR_INVALID;
     rg_status_t st = rg_frame_open(&f, z->g, "seeded all_reduce", opts);
     if (st != RG_OK) return st;
+    f.stop = stop;
     uint64_t width = rg_dtype_size(dtype);
     if (how == NULL || how->size != sizeof *how || width == 0 || (unsigned)how->pattern > RG_SEEDED_SLICE ||
         how->count > n || n > UINT64_MAX / 16)
@@ -94,7 +95,7 @@ rg_status_t rg_seeded_all_reduce(rg_sparse_reducer_t *z, const void *in, void *o
         memcpy(z->out.p + i * width, (const uint8_t *)in + at[i] * width, (size_t)width);
     rg_frame_opts(&f);
     f.o.on_fault = f.on_fault;
-    st = rg_all_reduce(z->g, z->out.p, z->in.p, how->count, dtype, how->op, &f.o, NULL);
+    st = rg_frame_done(&f, rg_all_reduce(z->g, z->out.p, z->in.p, how->count, dtype, how->op, &f.o, rg_frame_req(&f)));
     f.again += f.r.retries;
     f.sent += f.r.bytes_sent;
     f.received += f.r.bytes_received;

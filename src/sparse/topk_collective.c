@@ -2,7 +2,7 @@
  * what it takes the call for, in an all-gather, so that all come to one conclusion from the same heads and to the same
  * sums from the same bytes. Relies on frame.h and topk.h; must not touch the caller's output, or what is kept, before
  * the all-gather has ended well on all members. */
-#include "sparse/frame.h"
+#include "sparse/reducer.h"
 #include "sparse/topk.h"
 
 #include <math.h>
@@ -23,6 +23,7 @@ struct rg_topk_reducer {
     float *kept, *next; /* next: m, and then what will be kept */
     uint64_t n_kept, n_next;
     rg_room_t out, in, sum, counts;
+    rg_later_t *queue; /* NULL before the first request */
 };
 
 rg_status_t rg_topk_reducer_create(rg_group_t *group, const rg_topk_t *t, const rg_feedback_t *feedback,
@@ -55,6 +56,7 @@ rg_status_t rg_topk_reducer_create(rg_group_t *group, const rg_topk_t *t, const 
 
 void rg_topk_reducer_destroy(rg_topk_reducer_t *z) {
     if (z == NULL) return;
+    rg_later_end(z->queue);
     free(z->kept);
     free(z->next);
     free(z->out.p);
@@ -63,6 +65,10 @@ void rg_topk_reducer_destroy(rg_topk_reducer_t *z) {
     free(z->counts.p);
     free(z);
 }
+
+rg_group_t *rg_topk_group(const rg_topk_reducer_t *z) { return z->g; }
+
+rg_later_t **rg_topk_queue(rg_topk_reducer_t *z) { return &z->queue; }
 
 float *rg_topk_kept(rg_topk_reducer_t *z, uint64_t *n) {
     if (n != NULL) *n = z != NULL && z->kept != NULL ? z->n_kept : 0;
@@ -167,19 +173,19 @@ static rg_status_t attempt(job_t *j) {
     if (!memory_for(j)) return rg_frame_no_memory(&j->f);
     head_t h = { .call = call_of(j), .epoch = j->f.epoch };
     say(j, &h);
-    st = rg_frame_ended(&j->f,
-                        rg_all_gather(z->g, z->out.p, z->in.p, sizeof h + j->bytes, RG_U8, rg_frame_opts(&j->f), NULL));
+    st = rg_frame_ended(&j->f, rg_all_gather(z->g, z->out.p, z->in.p, sizeof h + j->bytes, RG_U8, rg_frame_opts(&j->f),
+                                             rg_frame_req(&j->f)));
     if (st == RG_OK) st = judge(j, &h);
     if (st == RG_OK) add_up(j);
     return st;
 }
 
-rg_status_t rg_topk_all_reduce(rg_topk_reducer_t *z, const float *in, float *out, uint64_t count, rg_sparse_op_t op,
-                               const rg_opts_t *opts) {
-    if (z == NULL) return RG_ERR_INVALID;
+rg_status_t rg_topk_run(rg_topk_reducer_t *z, const float *in, float *out, uint64_t count, rg_sparse_op_t op,
+                        const rg_opts_t *opts, rg_stop_t *stop) {
     job_t j = { .z = z, .in = in, .out = out, .count = count, .op = op, .bytes = rg_topk_bytes(&z->t, count) };
     rg_status_t st = rg_frame_open(&j.f, z->g, "top-k all_reduce", opts);
     if (st != RG_OK) return st;
+    j.f.stop = stop;
     if (op != RG_SPARSE_SUM && op != RG_SPARSE_AVG_WORLD && op != RG_SPARSE_AVG_OWNERS)
         return rg_refuse(z->g, RG_ERR_NOTSUP, "%s %s: top-k reductions are sums and averages", j.f.name,
                          rg_sparse_op_name(op));
