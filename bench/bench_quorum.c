@@ -2,8 +2,8 @@
  * merge by quorum, again and again; one is stopped by SIGSTOP in the middle and continued. Says how many steps a second
  * the others made before, meanwhile and after, how long merges waited, and whether all results were alike. Usage:
  *   bench_quorum [members 4] [K 2] [stopped rank 3] [stop s 30] [step ms 20] [grace ms 10] [heartbeat ms 2000]
- * [elements] With a heartbeat longer than the stop the stopped member stays in the group and catches up. It relies on
- * nothing but the public interface. The last line is JSON. */
+ * [elements 10000] [takeover ms 0: the default; -1: never] With a heartbeat longer than the stop the stopped member
+ * stays in the group and catches up. It relies on nothing but the public interface. The last line is JSON. */
 #include "regroup.h"
 #include "regroup_quorum.h"
 
@@ -140,7 +140,8 @@ int main(int argc, char **argv) {
     c.op = RG_AVG;
     c.at_least = k;
     c.grace_us = grace_ms * 1000;
-    c.takeover_us = (uint32_t)number(argc, argv, 9, 0) * 1000;
+    int takeover_ms = number(argc, argv, 9, 0);
+    c.takeover_us = takeover_ms < 0 ? RG_QUORUM_NO_TAKEOVER : (uint32_t)takeover_ms * 1000;
     cc.heartbeat_ms = heartbeat_ms;
     int pipes[2];
     char address[128];
@@ -178,10 +179,12 @@ int main(int argc, char **argv) {
     printf("%llu rounds, %llu differ; the stopped member contributes to %u of those after it\n",
            (unsigned long long)rounds, (unsigned long long)differ, back);
     printf("{\"members\":%u,\"k\":%u,\"stopped\":%u,\"stop_s\":%u,\"step_ms\":%u,\"grace_ms\":%u,\"heartbeat_ms\":%u,"
-           "\"elements\":%u,\"before\":%.2f,\"during\":%.2f,\"percent\":%.1f,\"after\":%.2f,\"worst_wait_ms\":%.1f,"
+           "\"takeover_ms\":%d,\"elements\":%u,\"before\":%.2f,\"during\":%.2f,\"percent\":%.1f,\"after\":%.2f,\"worst_"
+           "wait_ms\":%.1f,"
            "\"rounds\":%llu,\"differ\":%llu,\"back\":%u}\n",
-           n, k, stopped, stop_s, step_ms, grace_ms, heartbeat_ms, count, before, during, 100 * during / before, after,
-           (double)worst[1] / 1e6, (unsigned long long)rounds, (unsigned long long)differ, back);
+           n, k, stopped, stop_s, step_ms, grace_ms, heartbeat_ms, takeover_ms, count, before, during,
+           100 * during / before, after, (double)worst[1] / 1e6, (unsigned long long)rounds, (unsigned long long)differ,
+           back);
     rg_coordinator_stop(co);
     return differ != 0;
 }

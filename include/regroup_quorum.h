@@ -34,6 +34,9 @@ typedef enum rg_late {
                                that would rather compute anew than go on by a round without them */
 } rg_late_t;
 
+#define RG_QUORUM_TAKEOVER_US 500000u
+#define RG_QUORUM_NO_TAKEOVER 0xffffffffu
+
 /* All members give the same values, but for `first` and `late`, which is each member's own. */
 typedef struct rg_quorum_config {
     uint32_t size;     /* sizeof(rg_quorum_config_t) */
@@ -50,7 +53,9 @@ typedef struct rg_quorum_config {
                              bytes */
     uint32_t stale_max;   /* an input whose version is more than this many rounds old is not given; 0: no limit */
     uint32_t takeover_us; /* when the member that decides says nothing for so long, because its process is stopped, the
-                             next one decides in its place (docs/quorum.md). 0: only when it is no member any more */
+                             next one decides in its place (docs/quorum.md). 0: RG_QUORUM_TAKEOVER_US, but never where
+                             one member alone may make a round: with at_least 1 or max_wait_us.
+                             RG_QUORUM_NO_TAKEOVER: only when it is no member any more */
     uint32_t reserved;    /* 0 */
     uint64_t first;       /* this member's first round; 0: 1. For members that come later, see docs/quorum.md */
 } rg_quorum_config_t;

@@ -260,7 +260,7 @@ static void pull_came(rg_quorum_t *q, rg_place_t *p, const rg_sask_t *ask, const
     if (!bytes || !q->ready) return;
     rg_shead_get(&h, bytes);
     if (h.terms != q->terms) return;
-    uint64_t now = rg_os_now_ns();
+    uint64_t now = rg_service_now(&q->port);
     if (h.round > q->open) p->ahead = h.round;
     if (h.round + 1 == q->open && rg_tally_forgives(&q->tally, q->prev_kth_ns, now)) p->seat.lagging = 0;
     p->again_ns = 0;
@@ -286,7 +286,7 @@ static void pull_came(rg_quorum_t *q, rg_place_t *p, const rg_sask_t *ask, const
 void rg_decide_answered(rg_quorum_t *q, uint64_t peer, const rg_sask_t *ask, const uint8_t *bytes, int refused) {
     rg_place_t *p = place_of(q, peer);
     if (!p) return;
-    p->again_ns = rg_os_now_ns() + RG_QUORUM_AGAIN_NS;
+    p->again_ns = rg_service_now(&q->port) + RG_QUORUM_AGAIN_NS;
     if (ask->kind == RG_SASK_NEWS) news_came(q, p, bytes, refused);
     else if (ask->kind == RG_SASK_PULL) pull_came(q, p, ask, bytes);
     else if (ask->kind == RG_SASK_DATA && p->loading && ask->turn == p->turn && ask->round == q->open) {
@@ -425,6 +425,7 @@ static int decide(rg_quorum_t *q, rg_status_t st, uint64_t now) {
     if (q->n_places == 1) q->acked = q->open; /* it is shown, and nobody comes later who could say otherwise */
     q->open++;
     q->fresh_epoch = q->epoch;
+    rg_quorum_calm(q);
     rg_quorum_keep(q, d);
     return 1;
 }

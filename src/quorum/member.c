@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PATIENCE_MOST 8u
+#define CALM 16u /* rounds without a takeover that take one doubling of patience back */
+
 /* ---- Ending a call ----------------------------------------------------------------------------------------------- */
 
 static void finish(rg_quorum_t *q, rg_status_t st, rg_decided_t *d, const char *text) {
@@ -36,6 +39,13 @@ static void finish_gone(rg_quorum_t *q, uint64_t newest) {
     finish(q, RG_ERR_RESOURCE, NULL, text);
 }
 
+/* A round was decided by the member that is followed. */
+void rg_quorum_calm(rg_quorum_t *q) {
+    if (++q->calm < CALM) return;
+    q->calm = 0;
+    if (q->patience) q->patience--;
+}
+
 /* ---- Fetching a result ------------------------------------------------------------------------------------------- */
 
 void rg_quorum_fetch_stop(rg_quorum_t *q) {
@@ -46,6 +56,8 @@ void rg_quorum_fetch_stop(rg_quorum_t *q) {
 /* From here on only this member's decisions are taken. */
 void rg_quorum_follow(rg_quorum_t *q, uint64_t leader, uint32_t term) {
     if (q->leader == q->self) rg_decide_step_down(q);
+    if (term && q->patience < PATIENCE_MOST) q->patience++;
+    q->calm = 0;
     q->leader = leader;
     q->term = term;
     q->pinging = q->asking_news = 0;
@@ -93,6 +105,8 @@ static void fetch_failed(rg_quorum_t *q, const rg_sask_t *ask, int refused, uint
     rg_decide_fetch_failed(q, from);
     q->again_ns = now + RG_QUORUM_AGAIN_NS;
     if (ask->kind != RG_SASK_GET || !refused || from != q->leader) return;
+    q->ahead_refused = !q->waiting; /* asked for again when the program calls */
+    if (!q->waiting) return;
     const rg_sask_t news = { .kind = RG_SASK_NEWS, .terms = q->terms, .off = NEWS_TELL };
     q->asking_news = rg_service_ask(&q->port, from, &news, RG_SERVICE_HEAD);
 }
@@ -103,7 +117,9 @@ static void fetch_done(rg_quorum_t *q) {
     q->fetch.d = NULL;
     rg_quorum_fetch_stop(q);
     if (d->epoch == q->epoch) q->fresh_epoch = q->epoch;
+    if (from == q->leader) rg_quorum_calm(q);
     rg_quorum_keep(q, d);
+    q->again_ns = 0;
     if (!q->c.takeover_us || from != q->leader) return;
     const rg_sask_t kept = {
         .kind = RG_SASK_NEWS, .terms = q->terms, .off = NEWS_KEPT, .round = round, .epoch = q->epoch
@@ -142,7 +158,7 @@ static void fetched(rg_quorum_t *q, const rg_sask_t *ask, const uint8_t *bytes, 
     f->flying--;
     if (bytes && ask->off == 0 && !fetch_begun(q, ask, bytes)) bytes = NULL;
     if (!bytes) {
-        fetch_failed(q, ask, refused, rg_os_now_ns());
+        fetch_failed(q, ask, refused, rg_service_now(&q->port));
         return;
     }
     if (f->d->data && ask->len)
@@ -151,7 +167,7 @@ static void fetched(rg_quorum_t *q, const rg_sask_t *ask, const uint8_t *bytes, 
     while (f->next_off < q->bytes && f->flying < RG_QUORUM_WINDOW) {
         uint64_t off = f->next_off;
         if (!fetch_ask(q, RG_SASK_MORE, off, 0)) {
-            fetch_failed(q, ask, 0, rg_os_now_ns());
+            fetch_failed(q, ask, 0, rg_service_now(&q->port));
             return;
         }
         f->next_off += rg_quorum_chunk(q, off);
@@ -164,7 +180,7 @@ static void fetched(rg_quorum_t *q, const rg_sask_t *ask, const uint8_t *bytes, 
 static void news_came(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes) {
     rg_shead_t h;
     q->asking_news = 0;
-    q->again_ns = rg_os_now_ns() + RG_QUORUM_AGAIN_NS;
+    q->again_ns = rg_service_now(&q->port) + RG_QUORUM_AGAIN_NS;
     if (!bytes || !q->waiting || peer != q->leader) return;
     rg_shead_get(&h, bytes);
     if (h.terms != q->terms) {
@@ -249,16 +265,21 @@ static void heard(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes) {
     if (q->leader == q->self) rg_decide_acked(q, peer, bytes);
     if (peer != q->leader) return;
     q->pinging = 0;
-    if (bytes) q->silent_ns = 0;
+}
+
+/* Anything that comes from the one who decides tells that it is there: where links are slow and full, the answer to the
+ * question comes after much else. */
+static void sign_of_life(rg_quorum_t *q, uint64_t peer) {
+    if (peer == q->leader) q->silent_ns = 0;
 }
 
 /* While a result is awaited the one who decides is asked now and then whether it is there. When it says nothing for the
  * time, this member claims to decide, the first of the others first. Only who has a result of this view may: then all
  * that was shown before the view is known to be decided. The time for which this process was stopped itself does not
- * count, and patience grows, up to five times, with the times that this has happened in this view. */
+ * count. Patience doubles with every takeover, and rounds that pass without one take that back: where answers take
+ * longer than the time, on a starved host, members would take the deciding from each other for ever. */
 static void watch(rg_quorum_t *q, uint64_t now, uint64_t *at) {
-    uint64_t taken = q->term >> 12, limit = q->c.takeover_us * 500ull * (2 + (taken < 8 ? taken : 8)),
-             part = limit / 4 + 1, since = now - q->watched_ns;
+    uint64_t limit = q->c.takeover_us * 1000ull << q->patience, part = limit / 4 + 1, since = now - q->watched_ns;
     int position = rg_decide_position(q);
     q->watched_ns = now;
     if (!limit || !q->waiting || !q->leader || q->leader == q->self || position < 0) {
@@ -297,6 +318,7 @@ static void see_view(rg_quorum_t *q) {
 static void asked(rg_port_t *p, const rg_asked_t *a) {
     rg_quorum_t *q = (rg_quorum_t *)(void *)p;
     see_view(q);
+    sign_of_life(q, a->peer);
     if (a->q.kind == RG_SASK_PULL && a->q.epoch == q->epoch && a->q.cap > q->term &&
         rg_decide_term_of(q, a->peer, a->q.cap))
         rg_quorum_follow(q, a->peer, a->q.cap); /* it took over while this process was stopped */
@@ -315,6 +337,7 @@ static void asked(rg_port_t *p, const rg_asked_t *a) {
 static void answered(rg_port_t *p, uint64_t peer, const rg_sask_t *ask, const uint8_t *bytes, int refused) {
     rg_quorum_t *q = (rg_quorum_t *)(void *)p;
     see_view(q);
+    if (bytes) sign_of_life(q, peer);
     if (ask->kind == RG_SASK_GET || ask->kind == RG_SASK_MORE) fetched(q, ask, bytes, refused);
     else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_TELL) news_came(q, peer, bytes);
     else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_PING) heard(q, peer, bytes);
@@ -331,25 +354,40 @@ static void adopt(rg_quorum_t *q) {
     rg_gift_put(q->gift);
     q->gift = given;
     q->waiting = 1;
+    q->ahead_refused = 0;
     q->again_ns = 0;
     give(q);
 }
 
-static void await_result(rg_quorum_t *q, uint64_t now, uint64_t *at) {
-    if (!q->waiting) return;
-    rg_decided_t *d = rg_quorum_kept(q, q->gift->round);
-    if (d && (q->leader != q->self || rg_decide_may_show(q, d->round))) {
-        finish(q, d->status, d, d->status == RG_OK ? "" : "everybody came, and too few gave something");
-    } else if (q->leader == q->self) {
-        if (!d && q->ready && q->gift->round < q->open) finish_gone(q, q->open - 1);
-        else if (d) rg_decide_ask_acks(q, now, at);
-    } else if (!q->fetch.on && !q->asking_news && q->leader) {
-        if (now >= q->again_ns) {
-            q->again_ns = now + RG_QUORUM_AGAIN_NS;
-            rg_quorum_fetch(q, RG_SASK_GET, q->gift->round, q->leader);
-        }
-        if (q->again_ns < *at && !q->fetch.on) *at = q->again_ns;
+/* The round whose result is fetched: that which the program waits for or, while it computes, the first that it will
+ * want and is not here, whether it is decided yet or not. So a call for a round that is over takes no time on the way,
+ * and a member that is behind, and computes as long as the others, comes nearer with every round. 0: none. */
+static uint64_t wanted(const rg_quorum_t *q) {
+    uint64_t round = q->gift ? q->gift->round : 0;
+    if (q->waiting) return round;
+    for (uint64_t i = 1; round && !q->ahead_refused && i <= q->c.history; i++)
+        if (!rg_quorum_kept(q, round + i)) return round + i;
+    return 0;
+}
+
+static void fetch_wanted(rg_quorum_t *q, uint64_t now, uint64_t *at) {
+    uint64_t round = wanted(q);
+    if (q->fetch.on && q->waiting && q->fetch.round != round) rg_quorum_fetch_stop(q); /* the program skipped it */
+    if (!round || q->fetch.on || q->asking_news || !q->leader) return;
+    if (now >= q->again_ns) {
+        q->again_ns = now + RG_QUORUM_AGAIN_NS;
+        rg_quorum_fetch(q, RG_SASK_GET, round, q->leader);
     }
+    if (q->again_ns < *at && !q->fetch.on) *at = q->again_ns;
+}
+
+static void await_result(rg_quorum_t *q, uint64_t now, uint64_t *at) {
+    rg_decided_t *d = q->waiting ? rg_quorum_kept(q, q->gift->round) : NULL;
+    if (d && (q->leader != q->self || rg_decide_may_show(q, d->round)))
+        finish(q, d->status, d, d->status == RG_OK ? "" : "everybody came, and too few gave something");
+    else if (d) rg_decide_ask_acks(q, now, at);
+    else if (q->waiting && q->leader == q->self && q->ready && q->gift->round < q->open) finish_gone(q, q->open - 1);
+    if (q->leader != q->self) fetch_wanted(q, now, at);
 }
 
 static uint64_t step(rg_port_t *p, uint64_t now) {

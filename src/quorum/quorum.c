@@ -50,7 +50,7 @@ static uint64_t terms_of(const rg_quorum_config_t *c) {
     return mix(h, (uint64_t)c->stale_max << 32 | c->takeover_us) | 1;
 }
 
-static void quorum_free(rg_quorum_t *q) {
+void rg_quorum_free(rg_quorum_t *q) {
     rg_quorum_forget(q);
     rg_gift_put(q->given);
     rg_gift_put(q->mine);
@@ -61,24 +61,42 @@ static void quorum_free(rg_quorum_t *q) {
     free(q);
 }
 
-static rg_quorum_t *quorum_new(rg_group_t *h, const rg_quorum_config_t *c) {
-    rg_group_t *g = rg_root(h);
+/* Where the deciding may be taken over, a result is shown when two members have it: a member that makes a round alone
+ * would wait for another one's call. So it is not the default there. Afterwards 0 is never. */
+static uint32_t takeover_of(const rg_quorum_config_t *c) {
+    if (c->takeover_us == RG_QUORUM_NO_TAKEOVER) return 0;
+    if (c->takeover_us) return c->takeover_us;
+    return c->at_least == 1 || c->max_wait_us ? 0 : RG_QUORUM_TAKEOVER_US;
+}
+
+rg_quorum_t *rg_quorum_new(const rg_quorum_config_t *c) {
     rg_quorum_t *q = calloc(1, sizeof *q);
     if (!q) return NULL;
     pthread_mutex_init(&q->lock, NULL);
     q->c = *c;
     if (!q->c.history) q->c.history = 4;
     if (!q->c.first) q->c.first = 1;
+    q->c.takeover_us = takeover_of(c);
     q->bytes = c->count * sizeof(float);
     q->terms = terms_of(&q->c);
     q->round = q->c.first;
     q->port.ops = &rg_quorum_port;
-    q->port.name = mix(mix(h->set, NAME_QUORUM), c->id);
     q->tally = (rg_tally_t){ .at_least = c->at_least,
                              .at_most = c->at_most,
                              .grace_ns = c->grace_us * 1000ull,
                              .max_wait_ns = c->max_wait_us * 1000ull };
     q->kept = calloc(q->c.history, sizeof *q->kept);
+    if (q->kept) return q;
+    rg_quorum_free(q);
+    return NULL;
+}
+
+/* Of this group: its members, and the name by which they find each other. */
+static rg_quorum_t *quorum_of(rg_group_t *h, const rg_quorum_config_t *c) {
+    rg_group_t *g = rg_root(h);
+    rg_quorum_t *q = rg_quorum_new(c);
+    if (!q) return NULL;
+    q->port.name = mix(mix(h->set, NAME_QUORUM), c->id);
     rg_lock(g);
     q->self = g->self_id;
     if (h->root && (q->set = malloc((h->n_set + 1) * sizeof *q->set)) != NULL) {
@@ -86,8 +104,8 @@ static rg_quorum_t *quorum_new(rg_group_t *h, const rg_quorum_config_t *c) {
         q->n_set = h->n_set;
     }
     rg_unlock(g);
-    if (q->kept && (q->set || !h->root)) return q;
-    quorum_free(q);
+    if (q->set || !h->root) return q;
+    rg_quorum_free(q);
     return NULL;
 }
 
@@ -98,10 +116,10 @@ rg_status_t rg_quorum_create(rg_group_t *h, const rg_quorum_config_t *config, rg
     if (st != RG_OK) return rg_fail(err, st, 0, "rg_quorum_create: group: %s", rg_strerror(st));
     st = check_config(config, err);
     if (st != RG_OK) return st;
-    rg_quorum_t *q = quorum_new(h, config);
+    rg_quorum_t *q = quorum_of(h, config);
     if (!q) return rg_fail(err, RG_ERR_NOMEM, 0, "rg_quorum_create: no memory");
     st = rg_service_add(rg_root(h), &q->port, err);
-    if (st != RG_OK) quorum_free(q);
+    if (st != RG_OK) rg_quorum_free(q);
     else *out = q;
     return st;
 }
@@ -109,7 +127,7 @@ rg_status_t rg_quorum_create(rg_group_t *h, const rg_quorum_config_t *config, rg
 void rg_quorum_destroy(rg_quorum_t *q) {
     if (!q || (!q->port.sv->dead && rg_group_inherited(q->port.sv->g))) return;
     rg_service_remove(&q->port);
-    quorum_free(q);
+    rg_quorum_free(q);
 }
 
 /* ---- Giving ------------------------------------------------------------------------------------------------------ */

@@ -95,11 +95,12 @@ struct rg_quorum {
     uint64_t fresh_epoch;   /* of the last view in which a result was decided that is kept here */
     int pinging;            /* the leader was asked whether it is there */
     uint64_t silent_ns, watched_ns, ping_ns;
+    uint32_t patience, calm; /* doublings of the time for which the leader may be silent; rounds since that changed */
     rg_gift_t *gift;
     int waiting;
     rg_asked_t pull; /* that waits for the next gift */
     int pulled;
-    int asking_news;
+    int asking_news, ahead_refused; /* ahead_refused: a result that nobody waits for yet */
     uint64_t again_ns;
     rg_fetching_t fetch;
     rg_decided_t **kept; /* by round modulo history */
@@ -123,6 +124,10 @@ static inline uint32_t rg_quorum_chunk(const rg_quorum_t *q, uint64_t off) {
 
 static inline int rg_quorum_weight_ok(double w) { return w >= RG_QUORUM_WEIGHT_MIN && w <= RG_QUORUM_WEIGHT_MAX; }
 
+/* quorum.c */
+rg_quorum_t *rg_quorum_new(const rg_quorum_config_t *c); /* without a group; NULL: no memory */
+void rg_quorum_free(rg_quorum_t *q);
+
 /* objects.c */
 rg_gift_t *rg_gift_new(uint64_t round, uint64_t bytes); /* bytes 0: nothing is given */
 void rg_gift_put(rg_gift_t *g);
@@ -138,6 +143,7 @@ void rg_quorum_forget(rg_quorum_t *q); /* frees what the thread owned */
 extern const rg_port_ops_t rg_quorum_port;
 void rg_quorum_fetch(rg_quorum_t *q, rg_sask_kind_t kind, uint64_t round, uint64_t from);
 void rg_quorum_fetch_stop(rg_quorum_t *q);
+void rg_quorum_calm(rg_quorum_t *q);
 void rg_quorum_follow(rg_quorum_t *q, uint64_t leader, uint32_t term);
 
 /* decide.c */

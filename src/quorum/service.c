@@ -131,6 +131,7 @@ static void nudge(rg_group_t *g) {
 
 int rg_service_ask(rg_port_t *port, uint64_t peer, const rg_sask_t *q, uint32_t answer_len) {
     rg_service_t *sv = port->sv;
+    if (sv->line) return sv->line->ask(port, peer, q, answer_len);
     uint8_t raw[RG_SIDE_ASK];
     pending_t *p = malloc(sizeof *p);
     if (!p) return 0;
@@ -184,6 +185,10 @@ static void put_off(rg_service_t *sv, const rg_asked_t *a) {
 
 void rg_service_answer(rg_port_t *p, const rg_asked_t *a, uint8_t *answer, uint32_t len) {
     rg_service_t *sv = p->sv;
+    if (sv->line) {
+        sv->line->answer(p, a, answer, len);
+        return;
+    }
     if (answer) {
         pthread_mutex_lock(&sv->lock);
         unsent_add(sv, a->peer, len);
@@ -196,6 +201,8 @@ void rg_service_answer(rg_port_t *p, const rg_asked_t *a, uint8_t *answer, uint3
     }
     rg_wake_thread(sv->g); /* where nobody drives, nobody looks at what is to be sent */
 }
+
+uint64_t rg_service_now(const rg_port_t *p) { return p->sv->line ? p->sv->line->now(p) : rg_os_now_ns(); }
 
 uint8_t *rg_service_room(const rg_shead_t *h, uint64_t bytes) {
     uint8_t *to = malloc(RG_SERVICE_HEAD + bytes);
@@ -472,6 +479,10 @@ void rg_service_wake(rg_port_t *p) {
 
 void rg_service_tell(rg_port_t *p) {
     rg_group_t *g = p->sv->g;
+    if (p->sv->line) {
+        p->sv->line->tell(p);
+        return;
+    }
     rg_lock(g);
     if (g->cond_waiters) pthread_cond_broadcast(&g->cond);
     rg_wake(g);

@@ -33,8 +33,17 @@ typedef struct rg_unsent {
     uint64_t peer, bytes;
 } rg_unsent_t;
 
+/* What carries questions and tells the time. */
+typedef struct rg_service_line {
+    int (*ask)(rg_port_t *p, uint64_t peer, const rg_sask_t *q, uint32_t answer_len);
+    void (*answer)(rg_port_t *p, const rg_asked_t *a, uint8_t *answer, uint32_t len);
+    void (*tell)(rg_port_t *p);
+    uint64_t (*now)(const rg_port_t *p);
+} rg_service_line_t;
+
 typedef struct rg_service {
     rg_group_t *g;
+    const rg_service_line_t *line; /* NULL: the group's links. Tests that play the time through have their own */
     pthread_mutex_t lock; /* for what follows; the group's lock may be held when it is taken, never the other way */
     pthread_cond_t cond;
     uint32_t refs;
@@ -76,6 +85,7 @@ int rg_service_ask(rg_port_t *p, uint64_t peer, const rg_sask_t *q,
 void rg_service_answer(rg_port_t *p, const rg_asked_t *a, uint8_t *answer, uint32_t len);
 /* Room for an answer, with its head filled in. NULL without memory. */
 uint8_t *rg_service_room(const rg_shead_t *h, uint64_t bytes);
+uint64_t rg_service_now(const rg_port_t *p);
 void rg_service_tell(rg_port_t *p); /* who waits in rg_service_wait() is to look again */
 
 /* The program's: */

@@ -182,6 +182,27 @@ static int stopped(void) {
     return alike(s, 0, &checked, 0) && ok;
 }
 
+/* The one that decides is stopped, for much less than a heartbeat, with the options that a program has that says
+ * nothing about it: another one goes on in its place, and it comes back. */
+static int decider_stopped(void) {
+    struct quorum *s = procs_shared(sizeof *s);
+    struct procs_coordinator co;
+    pid_t pids[N];
+    uint64_t checked = 0;
+    if (!begin(s, &co, 25000, config(2, 10000), pids)) return 0;
+    int ok = PROCS_WAIT(s->at[0] > 20 && s->at[N - 1] > 20, 20);
+    kill(pids[0], SIGSTOP);
+    uint64_t was = s->at[N - 1], since = procs_now(), included = s->included[0];
+    int moved = PROCS_WAIT(s->at[N - 1] >= was + 20, 12);
+    uint64_t took = procs_now() - since;
+    kill(pids[0], SIGCONT);
+    if (!moved) fprintf(stderr, "test_quorum: nobody decides in place of the first member\n");
+    ok = ok && moved && PROCS_WAIT(s->included[0] > included + 20, 20);
+    printf("       20 rounds without the first member in %.1f s\n", (double)took / 1e9);
+    ok = finish(s, &co, pids, 0) && ok;
+    return alike(s, 0, &checked, 0) && ok;
+}
+
 static unsigned draw(unsigned *state, unsigned below) {
     *state = *state * 1103515245u + 12345u;
     return *state / 65536 % below;
@@ -235,5 +256,6 @@ static int taken_over(void) {
 void test_quorum(void) {
     procs_case("quorum__members_stopped_at_random_with_takeover__one_outcome_and_no_stall", taken_over());
     procs_case("quorum__members_that_decide_are_killed__one_outcome_for_all_who_stay", kills());
+    procs_case("quorum__the_one_that_decides_stopped_default_options__another_one_decides", decider_stopped());
     procs_case("quorum__one_member_stopped__others_keep_their_pace_and_it_catches_up", stopped());
 }

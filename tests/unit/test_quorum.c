@@ -543,3 +543,27 @@ Test(quorum, decided_alone_with_takeover__somebody_comes__rounds_go_on) {
     rig_run(2, "tcp", NULL, alone, c);
     free(c);
 }
+
+/* Rounds of one member, while the other one's program is elsewhere: nobody is waited for, also by default. */
+static int one_of_two(rig_member_t *m, void *arg) {
+    course_t *c = arg;
+    rg_quorum_t *q;
+    rg_quorum_result_t r = RG_QUORUM_RESULT_INIT;
+    float x = 1, out;
+    RIG_OK(m, rg_quorum_create(m->g, &c->c, &q, NULL));
+    if (rig_gate(m, 0, 2)) return 1;
+    for (int i = 0; m->index == 0 && i < 3; i++) RIG_OK(m, rg_quorum_reduce(q, &x, &out, NULL, 3000 * RIG_SLOW, &r));
+    if (m->index == 0) RIG_NEED(m, r.round == 3 && r.contributors == 1, "%u contributors", r.contributors);
+    if (rig_gate(m, 1, 2)) return 1;
+    rg_quorum_destroy(q);
+    return 0;
+}
+
+Test(quorum, one_contributor_is_enough__the_other_one_does_not_call__rounds_go_on) {
+    course_t *c = course(1, 1, 3);
+    rig_run(2, "tcp", NULL, one_of_two, c);
+    c->c.at_least = 2;
+    c->c.max_wait_us = 1000;
+    rig_run(2, "tcp", NULL, one_of_two, c);
+    free(c);
+}
