@@ -120,6 +120,7 @@ typedef struct rg_tp_config {
 /* What a transport knows of a link that is up; 0: not known. */
 typedef struct rg_tp_link_info {
     uint32_t shared;      /* 1: both ends share memory */
+    uint32_t cpu;         /* of this host, which the peer used lately, + 1 */
     uint64_t rtt_ns;      /* least round trip seen */
     uint64_t bytes_per_s; /* rate of what was delivered while there was enough to send */
 } rg_tp_link_info_t;

@@ -6,6 +6,7 @@
 #include "shm_internal.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -356,6 +357,14 @@ static void sweep(rg_tp_t *tp) {
     if (tp->grave) rgm_bury(tp);
 }
 
+/* Tells the peers which processor this process uses: who waits for one on its own processor gives it away at once. */
+static void tell_cpu(rg_tp_t *tp) {
+    int cpu = sched_getcpu();
+    if (cpu < 0) return;
+    for (uint32_t i = 0; i < tp->n_up; i++)
+        if (tp->up[i]->out->cpu != (uint32_t)cpu + 1) STORE(&tp->up[i]->out->cpu, (uint32_t)cpu + 1);
+}
+
 static int shm_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
     int n = take(tp, out, max);
     if (n == max) return n;
@@ -370,7 +379,10 @@ static int shm_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
         if (l->n_pulls) rgm_pulls(tp, l);
         if (rgm_tx_waits(l)) rgm_push(tp, l);
     }
-    if (look) sweep(tp);
+    if (look) {
+        tell_cpu(tp);
+        sweep(tp);
+    }
     return n + take(tp, out + n, max - n);
 }
 
@@ -401,6 +413,7 @@ static int shm_arm(rg_tp_t *tp, int64_t *timeout_ns) {
 static void shm_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) {
     const link_t *l = link_at(tp, index);
     *out = (rg_tp_link_info_t){ .shared = l && l->state == LINK_UP };
+    if (out->shared) out->cpu = LOAD(&l->in->cpu);
 }
 
 static int shm_wake_fd(rg_tp_t *tp) { return tp->epoll; }

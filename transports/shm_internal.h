@@ -92,7 +92,8 @@ typedef struct segment {
     uint8_t pad2[56];
     uint32_t sleep;   /* odd: asleep; ring the bell once for each value */
     uint32_t starved; /* asleep until there is room */
-    uint8_t pad3[56];
+    uint32_t cpu;     /* where it last polled, + 1; 0: not said */
+    uint8_t pad3[52];
     uint32_t gen[SLOTS]; /* of the large message in the slot: when it moves on, what was read meanwhile is void */
     uint8_t pad4[SEGMENT_HEAD - 256 - SLOTS * 4];
     uint8_t ring[];

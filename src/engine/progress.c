@@ -12,7 +12,10 @@
 
 #define CONTROL_EVERY_NS 50000u       /* look at the control connection at least so often while busy */
 #define THREAD_STAYS_AWAY_NS 2000000u /* after a caller drove */
-#define POLITE_AFTER_NS 1000u         /* polls without giving way for this long */
+/* Polls without giving way for this long: when it is not known where the others run; when none is on this processor. */
+#define POLITE_NS 1000u
+#define ALONE_NS 20000u
+#define WATCHED_LINKS 64u
 #define SPIN_NS 100000u
 #define SPIN_CROWDED_NS 300000u
 #define COMPLETIONS 64
@@ -139,6 +142,25 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
     return n;
 }
 
+/* How long a driver polls before it gives its processor away. Somebody on the same processor needs it at once, or
+ * nothing comes; with the others elsewhere there is nothing to be won, and on a busy host the turn comes back late. */
+static void look_around(rg_group_t *g) {
+    int cpu = sched_getcpu(), elsewhere = 0;
+    g->polite_ns = g->host_procs > g->cores ? 0 : POLITE_NS;
+    if (!g->polite_ns || g->n_links > WATCHED_LINKS || !g->tp_ops->link_info || cpu < 0) return;
+    for (uint32_t i = 0; i < g->n_links; i++) {
+        rg_tp_link_info_t info = { 0 };
+        if (!g->links[i].up) continue;
+        g->tp_ops->link_info(g->tp, i, &info);
+        if (!info.cpu) return;
+        elsewhere = 1;
+        if (info.cpu != (uint32_t)cpu + 1) continue;
+        g->polite_ns = 0;
+        return;
+    }
+    if (elsewhere) g->polite_ns = ALONE_NS;
+}
+
 /* One round. The control connection, timers and deadlines are looked at now and then, data every time. */
 int rg_progress(rg_group_t *g, uint64_t now) {
     if (g->phase == RG_PHASE_OVER) return 0;
@@ -147,6 +169,7 @@ int rg_progress(rg_group_t *g, uint64_t now) {
     if (g->phase != RG_PHASE_OVER) rg_side_tick(g);
     if (now - g->last_control_ns < CONTROL_EVERY_NS || g->phase == RG_PHASE_OVER) return any;
     g->last_control_ns = now;
+    look_around(g);
     any += rg_control_poll(g, now);
     if (g->phase != RG_PHASE_OVER) rg_office_progress(g, now);
     if (g->phase != RG_PHASE_OVER && now >= rg_member_deadline(g->core)) {
@@ -253,7 +276,7 @@ static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t de
         if (now - idle_since > spin_budget_ns(g)) {
             sleep_for_work(g, now, deadline_ns);
             now = idle_since = rg_os_now_ns();
-        } else if (now - idle_since > POLITE_AFTER_NS || g->host_procs > g->cores) {
+        } else if (now - idle_since >= g->polite_ns) {
             rg_unlock(g); /* whoever we wait for may need this core */
             sched_yield();
             rg_lock(g);

@@ -439,6 +439,26 @@ static int sleepy(end_t *e, int first, int rounds) {
     return 0;
 }
 
+static uint32_t peers_cpu(int who) {
+    rg_tp_link_info_t info = { 0 };
+    T->link_info(ends[who].tp, 0, &info);
+    return info.cpu;
+}
+
+Test(shm, processor__of_the_peer__is_told_and_follows_it) {
+    cpu_set_t may, one;
+    cr_assert_eq(sched_getaffinity(0, sizeof may, &may), 0);
+    couple();
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &may)) continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
+        cr_assert(UNTIL(peers_cpu(0) == (uint32_t)cpu + 1 && peers_cpu(1) == (uint32_t)cpu + 1), "processor %d", cpu);
+    }
+    stop();
+}
+
 Test(shm, sleep__two_who_sleep_at_every_chance__no_wake_up_is_lost) {
     int out[2];
     cr_assert(pipe(out) == 0);
