@@ -149,15 +149,18 @@ typedef struct rg_diloco_result {
 /* After each step of the program's optimiser; tokens is what it learned from. Sends and merges what is due: parameters
  * are changed here, and by flush, reset, load, start and stop alone. result may be NULL. A round that fails gives the
  * same error on all members, and changes nothing; the next is made when its time comes. Errors: those of operations;
- * INVALID (somebody's parameters are not finite: that member can rg_diloco_reset(); or the outer step would not be),
+ * INVALID (somebody's parameters are not finite: that member can rg_diloco_reset(); or the outer step would not be; by
+ * quorum: so many members have nothing to say that there are fewer than the quorum),
  * MISMATCH (anchors, configurations or schedules differ: rg_diloco_start() on all members repairs anchors). With
  * EAGER, DELAYED and CO2 what is said has left the parameters for the anchor's by then; where such a round fails it is
  * kept and said again in the next one. */
 rg_status_t rg_diloco_step(rg_diloco_t *d, uint64_t tokens, rg_diloco_result_t *result);
 
 /* Every member calls it: merges what is in flight, then makes one round of every fragment at once, without overlap.
- * When it has succeeded all members have the anchor as their parameters. Errors: as rg_diloco_step(); what was merged
- * before an error stays so, on all members. */
+ * When it has succeeded all members have the anchor as their parameters. What was in flight and failed is said in these
+ * rounds and is no error of this call; rg_diloco_stats_t.failed counts it. Errors: as rg_diloco_step(), the same on all
+ * members; one that cannot follow (RESOURCE, by quorum) says so, and the others get MISMATCH. What was merged before an
+ * error stays so, on all members. */
 rg_status_t rg_diloco_flush(rg_diloco_t *d, rg_diloco_result_t *result);
 
 /* This member's parameters become the anchor's; its steps since the last share are forgotten. For one that went astray.

@@ -75,6 +75,12 @@ void rg_dl_quorum_round(rg_dl_round_t *r, int give) {
     r->all_weight = res.weight_sum;
     r->all_tokens = r->included ? r->tokens : 0;
     if (r->st != RG_OK) snprintf(r->text, sizeof r->text, "%s", res.text[0] ? res.text : rg_strerror(r->st));
+    if (r->st == RG_ERR_NO_QUORUM && res.decided_by) { /* of the round, not of the group */
+        r->st = RG_ERR_INVALID;
+        snprintf(r->text, sizeof r->text,
+                 "fewer members than the quorum had a share to give: parameters are not finite (rg_diloco_reset() "
+                 "gives them the anchor's), or no step was made since the last one");
+    }
     if (r->st == RG_ERR_RESOURCE)
         snprintf(r->text, sizeof r->text, "%d rounds behind the others: leave, and join again by rg_diloco_join()",
                  HISTORY);

@@ -222,7 +222,7 @@ void rg_dl_take_in(rg_diloco_t *d, rg_diloco_result_t *res) {
         note(res, st, "fragment %u: the outer step would not be finite; a smaller lr, or fewer steps between rounds",
              p);
     }
-    if (r->q && (st == RG_OK || st == RG_ERR_NO_QUORUM || st == RG_ERR_INVALID)) {
+    if (r->q && (st == RG_OK || st == RG_ERR_INVALID)) { /* decided, be it as a failure */
         rg_dl_quorum_passed(d);
         if (st == RG_OK) rg_dl_settle(d);
     }
@@ -290,20 +290,27 @@ static int late_share(rg_diloco_t *d, rg_diloco_result_t *res, int enter) {
     return finite;
 }
 
-/* Takes in the rounds that were decided while this member was slow, up to round `last`. Each is followed by the
- * boundary that the others passed after it. */
-static void catch_up(rg_diloco_t *d, uint64_t last, rg_diloco_result_t *res) {
-    while (d->q_next <= last && res->status == RG_OK) {
-        uint32_t p = (uint32_t)((d->q_next - 1) % d->n);
-        rg_dl_send(d, p, 1, RG_DL_HERE | RG_DL_EMPTY);
-        rg_dl_take_in(d, res);
-        boundary(d, res);
-    }
-}
-
 static int group_is_over(rg_status_t st) {
     return st == RG_ERR_EXPELLED || st == RG_ERR_ABORTED || st == RG_ERR_CLOSED || st == RG_ERR_NO_QUORUM ||
            st == RG_ERR_BUG;
+}
+
+/* Takes in the rounds up to `last` that were decided while this member was slow, or that others have begun: a share
+ * that was given is asked for again, else this member has nothing to say. Each is followed by the boundary that the
+ * others passed after it. Those that were decided as failures are told of in `rounds`, what keeps this member from
+ * going on in `res`. */
+static void catch_up(rg_diloco_t *d, uint64_t last, rg_diloco_result_t *rounds, rg_diloco_result_t *res) {
+    while (d->q_next <= last && !group_is_over(res->status)) {
+        uint64_t next = d->q_next;
+        if (d->q_open) rg_dl_send_again(d, RG_DL_HERE);
+        else rg_dl_send(d, (uint32_t)((next - 1) % d->n), 1, RG_DL_HERE | RG_DL_EMPTY);
+        rg_dl_take_in(d, rounds);
+        if (d->q_next == next) {
+            note(res, d->round.st, "%s", d->round.text);
+            return;
+        }
+        boundary(d, res);
+    }
 }
 
 static void late_step(rg_diloco_t *d, rg_diloco_result_t *res) {
@@ -373,57 +380,64 @@ rg_status_t rg_diloco_step(rg_diloco_t *d, uint64_t tokens, rg_diloco_result_t *
     }
     if (merged && d->flying < 0 && !d->q_open) {
         boundary(d, &res);
-        if (d->q) catch_up(d, d->round.newest, &res);
+        if (d->q) catch_up(d, d->round.newest, &res, &res);
     }
     return end(d, result, &res, since);
 }
 
-/* All members come to the round that the first of them has come to. */
-static void meet(rg_diloco_t *d, rg_diloco_result_t *res) {
-    while (d->q_open && (res->status == RG_OK || res->status == RG_ERR_TIMEOUT)) {
-        rg_dl_send_again(d, RG_DL_HERE);
-        rg_dl_take_in(d, res);
-        if (d->q_open) return; /* out of time, which has been said */
-        boundary(d, res);
-    }
-    uint64_t mine = d->q_next, most = 0;
+/* All members come to the round that the first of them has begun. 0: they do not know which it is, all alike. One that
+ * cannot come so far says why; the others learn of it from the rounds that follow, for its place is another one. */
+static int meet(rg_diloco_t *d, rg_diloco_result_t *before, rg_diloco_result_t *res) {
+    uint64_t mine = d->q_open ? d->q_next : d->q_next - 1, last = 0;
     rg_opts_t o = RG_OPTS_INIT;
     o.tag = d->c.tag;
     o.timeout_ms = d->c.timeout_ms;
-    rg_status_t st = rg_all_reduce(d->g, &mine, &most, 1, RG_U64, RG_MAX, &o, NULL);
+    rg_status_t st = rg_all_reduce(d->g, &mine, &last, 1, RG_U64, RG_MAX, &o, NULL);
     if (st != RG_OK) {
         char text[256] = "";
         rg_group_errmsg(d->g, text, sizeof text);
         note(res, st, "%s", text);
-    } else catch_up(d, most - 1, res);
+        return 0;
+    }
+    catch_up(d, last, before, res);
+    return 1;
 }
 
+/* One round of fragment p, by all members. before: what is said of the late round that comes in first. */
+static void flush_round(rg_diloco_t *d, uint32_t p, rg_diloco_result_t *before, rg_diloco_result_t *res) {
+    int finite = d->late ? late_share(d, before, 0) : delta(d, p, d->d);
+    if (group_is_over(before->status)) return; /* what is not said stays as it is */
+    rg_dl_send(d, p, finite, RG_DL_HERE | RG_DL_ALL);
+    res->sent = p + 1;
+    uint64_t failed = d->failed;
+    rg_dl_take_in(d, res);
+    if (d->failed != failed) return;
+    if (d->late) memset(d->carry, 0, (size_t)d->elements * sizeof *d->carry);
+    if (d->eager) {
+        size_t bytes = (size_t)d->elements * sizeof(float);
+        memset(d->off, 0, bytes);
+        memset(d->offbuf, 0, bytes);
+        memset(d->said, 0, bytes);
+    }
+    rg_dl_adopt(d, p, 0);
+}
+
+/* What was in flight and failed, or is out of time here alone, has lost nothing: the rounds of all members say it. So
+ * it does not count as this call's failure, which is the same on all members. */
 rg_status_t rg_diloco_flush(rg_diloco_t *d, rg_diloco_result_t *result) {
-    rg_diloco_result_t res;
+    rg_diloco_result_t res, before = RG_DILOCO_RESULT_INIT;
     uint64_t since = rg_os_now_ns();
     rg_status_t st = begin(d, result, &res);
     if (st != RG_OK) return st;
     if (!d->late && d->flying >= 0) {
-        rg_dl_take_in(d, &res);
+        rg_dl_take_in(d, &before);
         if (d->q && !d->q_open) boundary(d, &res);
     }
-    if (d->q) meet(d, &res);
-    for (uint32_t p = 0; p < d->n && !group_is_over(res.status); p++) {
-        int finite = d->late ? late_share(d, &res, 0) : delta(d, p, d->d);
-        rg_dl_send(d, p, finite, RG_DL_HERE | RG_DL_ALL);
-        res.sent = p + 1;
-        uint64_t failed = d->failed;
-        rg_dl_take_in(d, &res);
-        if (d->failed != failed) continue;
-        if (d->late) memset(d->carry, 0, (size_t)d->elements * sizeof *d->carry);
-        if (d->eager) {
-            size_t bytes = (size_t)d->elements * sizeof(float);
-            memset(d->off, 0, bytes);
-            memset(d->offbuf, 0, bytes);
-            memset(d->said, 0, bytes);
-        }
-        rg_dl_adopt(d, p, 0);
-    }
+    int met = !d->q || meet(d, &before, &res);
+    for (uint32_t p = 0; met && p < d->n && !group_is_over(res.status) && !group_is_over(before.status); p++)
+        flush_round(d, p, &before, &res);
+    if (group_is_over(before.status)) note(&res, before.status, "%s", before.text);
+    res.retries += before.retries;
     return end(d, result, &res, since);
 }
 
