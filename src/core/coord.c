@@ -324,6 +324,7 @@ static void coord_scan(rg_coord_t *c) {
         else if (!watched) not_heard(c, s);
     }
     rg_coord_candidate_paths(c);
+    rg_claim_gathering(c);
 }
 
 /* ---- Dispatch -------------------------------------------------------------------------------------------------- */
@@ -398,7 +399,7 @@ static void on_message(rg_coord_t *c, const rg_coord_event_t *ev) {
     rg_seat_t *s = &c->seats[slot];
     s->last_heard = c->now;
     s->silent = 0;
-    s->lost_due = 0;
+    s->lost_due = s->waited = 0;
     if (s->mute) c->grow_dirty = 1;
     s->mute = 0;
     switch (type) {

@@ -31,6 +31,7 @@ typedef struct rg_seat {
     uint64_t ready_upto, missing[RG_COORD_MISSING_MAX];
     uint64_t lost_due, lost_at; /* its connection closed at lost_at, and it has until lost_due to come back; 0: it has
                                    not closed, or it did come back */
+    uint64_t waited;            /* for how long an office that acts has waited for it since it was heard */
     uint64_t missing_since;     /* a candidate that has not had all its links since then; 0: it has */
     uint64_t patience;          /* what a check allows this candidate; grows each time it answers, but too late */
     uint32_t pid, min_size, order, fixed_n, fixed_rank, rank, old_rank, n_missing;
@@ -147,6 +148,7 @@ struct rg_coord {
     int renewed;             /* the term is above all that members had promised when they came */
     int installed;           /* prop has been sent out as a proposal of this coordinator */
     rg_term_t seen;          /* highest term heard of */
+    uint32_t said_here;      /* most that have been here since it does not act, as members were told */
     uint64_t lack_at;        /* when an office without a quorum falls silent */
     uint64_t turned_away_at; /* last time that a newcomer was, because the view that is known has no quorum here */
     rg_term_t prop_term;     /* in which prop was accepted, by those who sent it, or here */
@@ -236,6 +238,7 @@ void rg_coord_send_expelled(rg_coord_t *c, uint64_t conn, uint64_t id);
 void rg_coord_bump_view(rg_coord_t *c, rg_view_kind_t kind, uint32_t n, uint64_t cut); /* members: next_rank[0..n) */
 void rg_coord_freeze(rg_coord_t *c, const rg_seat_t *s);
 void rg_coord_resend_view(rg_coord_t *c, uint64_t conn);
+void rg_coord_send_whole(rg_coord_t *c, uint64_t conn);
 void rg_coord_send_install(rg_coord_t *c, uint64_t conn);
 void rg_coord_choose(rg_coord_t *c); /* the proposal is the present view from here on */
 int rg_coord_read_prop(rg_coord_t *c, int apply);
@@ -246,6 +249,7 @@ void rg_coord_complaints(rg_coord_t *c);
 void rg_coord_conn_lost(rg_coord_t *c, rg_seat_t *s); /* its control connection closed */
 void rg_coord_lost_due(rg_coord_t *c);
 void rg_coord_absent(rg_coord_t *c, rg_seat_t *s);            /* it is not here, and that is no sign of its death */
+void rg_coord_waited(const rg_coord_t *c, rg_seat_t *s);      /* it is not waited for any more */
 void rg_coord_routes_tell(rg_coord_t *c, const rg_seat_t *s); /* the routes that it has a part in, again */
 void rg_coord_candidate_paths(rg_coord_t *c);
 void rg_coord_candidate_ready(rg_coord_t *c, const rg_seat_t *s);
@@ -263,6 +267,7 @@ void rg_claim_on_proposal(rg_coord_t *c, rg_r_t *r);
 void rg_claim_on_accept(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
 void rg_claim_ask(rg_coord_t *c, uint64_t conn); /* for the view that the other side has */
 void rg_claim_say(rg_coord_t *c, uint64_t conn); /* that there is an office here, which knows the view */
+void rg_claim_gathering(rg_coord_t *c);             /* more have come to an office that does not act */
 void rg_claim_forget_group(rg_coord_t *c);
 void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebind_t *b);
 static inline int rg_coord_succeeds(const rg_coord_t *c) { return c->p.mode == RG_MODE_SUCCESSION; }

@@ -41,7 +41,9 @@ void rg_claim_over(rg_coord_t *c, rg_term_t t) {
 /* ---- Acting or not (Q2) ---------------------------------------------------------------------------------------- */
 
 static void fall_silent(rg_coord_t *c) {
+    for (uint32_t i = 0; i < c->n; i++) rg_coord_waited(c, &c->seats[c->rank_seat[i]]);
     c->acting = 0;
+    c->said_here = 0;
     c->lack_at = c->retransmit_at = c->vacant_at = c->grow_at = NEVER;
     c->round = RG_ROUND_NONE;
     c->growth = RG_GROW_NONE;
@@ -116,11 +118,31 @@ void rg_claim_ask(rg_coord_t *c, uint64_t conn) {
     rg_coord_send(c, conn, rg_coord_end(c, &w));
 }
 
-void rg_claim_say(rg_coord_t *c, uint64_t conn) {
+static uint32_t gathered(const rg_coord_t *c) {
+    uint32_t here = 0;
+    for (uint32_t i = 0; i < c->n; i++) here += rg_vote_here(&c->seats[c->rank_seat[i]]) != 0;
+    return here;
+}
+
+static rg_sent_t probe(rg_coord_t *c, uint32_t here) {
     rg_w_t w = rg_coord_begin(c);
     rg_w_header(&w, RG_MSG_PROBE);
     rg_w_u64(&w, c->epoch);
-    rg_coord_send(c, conn, rg_coord_end(c, &w));
+    rg_w_u32(&w, here);
+    return rg_coord_end(c, &w);
+}
+
+void rg_claim_say(rg_coord_t *c, uint64_t conn) { rg_coord_send(c, conn, probe(c, gathered(c))); }
+
+/* S2. Those who wait here for a quorum are told that more have come, or they would go to look for it elsewhere just
+ * when it is about to be complete. Once for each number, and no faster than they are looked at. */
+void rg_claim_gathering(rg_coord_t *c) {
+    if (!rg_coord_succeeds(c) || !c->have_view || c->acting) return;
+    uint32_t here = gathered(c);
+    if (here <= c->said_here) return;
+    c->said_here = here;
+    rg_sent_t said = probe(c, here);
+    for (uint32_t i = 0; i < c->n; i++) rg_coord_send(c, c->seats[c->rank_seat[i]].conn, said);
 }
 
 static void drop_seat(rg_coord_t *c, rg_seat_t *s) {
@@ -184,7 +206,7 @@ static int seats_for(rg_coord_t *c, rg_r_t r, uint32_t n) {
         s->m = m;
         s->state = RG_SEAT_MEMBER;
         s->suspect = s->reported = s->accepted = s->pending = s->promised = s->batch = s->ghost = 0;
-        s->lost_due = 0;
+        s->lost_due = s->waited = 0;
         s->rank = i;
         s->last_heard = c->now;
         s->base = c->epoch; /* of those who were here already: they have the parent */

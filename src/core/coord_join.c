@@ -94,7 +94,7 @@ static int refuse_join(rg_coord_t *c, const rg_msg_join_t *j, uint16_t version, 
     return refuse_fixed(c, j, t);
 }
 
-static void send_welcome(rg_coord_t *c, const rg_seat_t *s) {
+static void send_welcome(rg_coord_t *c, const rg_seat_t *s, uint64_t conn) {
     rg_w_t w = rg_coord_begin(c);
     rg_w_header(&w, RG_MSG_WELCOME);
     rg_w_u64(&w, s->m.id);
@@ -103,12 +103,38 @@ static void send_welcome(rg_coord_t *c, const rg_seat_t *s) {
     rg_w_u8(&w, (uint8_t)c->p.mode);
     rg_w_u64(&w, c->p.takeover_ns);
     rg_w_u64(&w, c->p.reconnect_ns);
-    rg_coord_send(c, s->conn, rg_coord_end(c, &w));
+    rg_coord_send(c, conn, rg_coord_end(c, &w));
 }
 
 void rg_coord_flush_soon(rg_coord_t *c) {
     uint64_t at = c->population <= SMALL_GROUP || c->n_gone >= RG_GONE_MAX ? c->now : c->now + FLUSH_NS;
     if (at < c->flush_at) c->flush_at = at;
+}
+
+/* G6. The view has been chosen in which this process enters, and the coordinator that was to tell it died first. It
+ * comes as it came before, so by its identity it has never been in a view. Where there is no quorum it takes its place,
+ * and its vote with it: what is left of the voters may be too few for ever. Where there is one it comes as another, as
+ * links that it has given up meanwhile could cost it that place again. 1: it was one of these. */
+static int newcomer_returns(rg_coord_t *c, uint64_t conn, const rg_msg_join_t *j) {
+    rg_seat_t *s = NULL;
+    if (!rg_coord_succeeds(c) || !c->have_view || c->kind == RG_VIEW_RECOVERY) return 0;
+    if (c->acting && rg_coord_quorum(c, rg_vote_here)) return 0;
+    for (uint32_t i = 0; i < c->n && !s; i++) {
+        rg_seat_t *x = &c->seats[c->rank_seat[i]];
+        if (memcmp(x->m.identity, j->identity, 16) != 0 || x->suspect == RG_SUSPECT_FIRM) continue;
+        if (x->m.addr_len == j->addr_len && memcmp(x->m.addr, j->addr, j->addr_len) == 0) s = x;
+    }
+    if (!s) return 0;
+    if (c->round == RG_ROUND_INSTALL) { /* it comes again in a moment, and finds what has become of it */
+        rg_coord_close(c, conn);
+        return 1;
+    }
+    rg_msg_rebind_t b = { .id = s->m.id, .epoch = c->epoch, .pid = j->pid };
+    memcpy(b.label, j->label, sizeof b.label);
+    send_welcome(c, s, conn);
+    rg_coord_send_whole(c, conn);
+    rg_coord_bind(c, s, conn, &b);
+    return 1;
 }
 
 void rg_coord_on_join(rg_coord_t *c, uint64_t conn, rg_r_t *r, uint16_t version) {
@@ -122,6 +148,7 @@ void rg_coord_on_join(rg_coord_t *c, uint64_t conn, rg_r_t *r, uint16_t version)
         rg_coord_close(c, conn);
         return;
     }
+    if (version == RG_WIRE_VERSION && newcomer_returns(c, conn, &j)) return;
     /* Who is hosted is here for a group that is, and founds none. Ids are given by one coordinator at a time. */
     if (rg_coord_succeeds(c) && (c->have_view ? !c->acting || !rg_coord_quorum(c, rg_vote_here) : c->p.hosted)) {
         c->turned_away_at = c->now;
@@ -148,7 +175,7 @@ void rg_coord_on_join(rg_coord_t *c, uint64_t conn, rg_r_t *r, uint16_t version)
     s->order = j.order;
     s->fixed_n = j.fixed_n;
     s->fixed_rank = j.fixed_rank;
-    send_welcome(c, s);
+    send_welcome(c, s, conn);
     c->waiting_dirty = c->grow_dirty = 1;
     rg_coord_flush_soon(c);
 }
@@ -163,7 +190,7 @@ void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebi
     rg_idmap_put(&c->by_conn, conn, (uint64_t)(s - c->seats));
     s->last_heard = c->now;
     s->silent = 0;
-    s->lost_due = 0;
+    s->lost_due = s->waited = 0;
     s->pid = b->pid;
     if (b->label[0]) memcpy(s->label, b->label, sizeof s->label);
     if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO; /* C7: it lives, and its report is waited for */

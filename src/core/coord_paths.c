@@ -25,9 +25,15 @@ static void look_at(rg_coord_t *c, uint64_t at) {
 
 /* ---- Control connections (L3) ---------------------------------------------------------------------------------- */
 
+void rg_coord_waited(const rg_coord_t *c, rg_seat_t *s) {
+    uint64_t at = s->lost_at > c->woke_at ? s->lost_at : c->woke_at;
+    if (s->lost_due && c->acting) s->waited += c->now - at;
+    s->lost_due = 0;
+}
+
 static void gone_now(rg_coord_t *c, rg_seat_t *s) {
     if (!s->suspect && s->lost_due) s->suspect_at = s->lost_at; /* nobody_left() counts from there */
-    s->lost_due = 0;
+    rg_coord_waited(c, s);
     if (s->suspect) return;
     rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED,
                      s->absent ? "did not come to the coordinator that serves now" : "connection closed");
@@ -40,20 +46,31 @@ static uint64_t come_back(const rg_coord_t *c) {
     return c->p.reconnect_ns < c->p.heartbeat_ns ? c->p.reconnect_ns : c->p.heartbeat_ns;
 }
 
-static void wait_for(rg_coord_t *c, rg_seat_t *s) {
+/* 1: there is a time for it to come. Each time that this office loses its quorum for a moment all who are missing get
+ * that anew, and twice of it in all: connections of others that come and go must not keep the group waiting for one
+ * that is dead. */
+static int wait_for(rg_coord_t *c, rg_seat_t *s) {
+    uint64_t most = come_back(c);
+    rg_coord_waited(c, s);
+    if (s->waited >= 2 * most) return 0;
+    if (most > 2 * most - s->waited) most = 2 * most - s->waited;
     s->lost_at = c->now;
-    s->lost_due = c->now + come_back(c);
+    s->lost_due = c->now + most;
     if (s->lost_due < c->lost_at) c->lost_at = s->lost_due;
+    return 1;
 }
 
 void rg_coord_absent(rg_coord_t *c, rg_seat_t *s) {
-    if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO;
-    if (s->conn && !s->silent) return;
+    if (s->conn && !s->silent) {
+        if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO;
+        return;
+    }
     if (s->conn) rg_idmap_del(&c->by_conn, s->conn);
     rg_coord_close(c, s->conn);
     s->conn = 0;
     s->absent = 1;
-    wait_for(c, s);
+    if (!wait_for(c, s)) gone_now(c, s);
+    else if (s->suspect == RG_SUSPECT_SILENT) s->suspect = RG_SUSPECT_NO;
 }
 
 /* The links of a process that ends break with its connections, all in a moment. So more than half of those who are

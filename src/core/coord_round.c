@@ -188,15 +188,28 @@ static void seat_newcomer(rg_coord_t *c, rg_seat_t *s, uint32_t rank) {
     rg_text_copy(s->cause, sizeof s->cause, "was gone before it entered");
 }
 
-/* Those who come in hear of the view by the whole of it. */
-static void seat_newcomers(rg_coord_t *c, uint32_t old) {
-    if (c->next.n == old || c->next.kind == RG_VIEW_RECOVERY) return;
+/* The whole of the view in next_rank, as those who come in hear of it. */
+static rg_sent_t write_whole(rg_coord_t *c) {
     rg_w_t w = rg_coord_begin(c);
     write_head(c, &w, form_of(c, 1));
     write_listed(c, &w, 0);
     rg_w_u32(&w, 0);
     rg_w_u32(&w, 0);
-    rg_sent_t whole = rg_coord_end(c, &w);
+    return rg_coord_end(c, &w);
+}
+
+/* The present view, to a newcomer that is in it and has not heard of it. Not while another view is proposed, which has
+ * the place where this one is written from. */
+void rg_coord_send_whole(rg_coord_t *c, uint64_t conn) {
+    memcpy(c->next_rank, c->rank_seat, c->n * sizeof *c->next_rank);
+    c->next = (rg_next_t){ c->view_term, c->epoch,   c->parent, c->data_epoch,
+                           c->cut,       c->witness, c->kind,   c->n };
+    rg_coord_send(c, conn, write_whole(c));
+}
+
+static void seat_newcomers(rg_coord_t *c, uint32_t old) {
+    if (c->next.n == old || c->next.kind == RG_VIEW_RECOVERY) return;
+    rg_sent_t whole = write_whole(c);
     for (uint32_t i = old; i < c->next.n; i++) {
         rg_seat_t *s = &c->seats[c->next_rank[i]];
         seat_newcomer(c, s, i);

@@ -253,11 +253,21 @@ static void office_close(rg_member_t *m) {
     m->office = 0;
 }
 
+/* Older members that can be reached, as far as the links say. Where a whole host died, those who lived on it are none,
+ * and the next one must not wait for their turns to pass. */
+static uint32_t elders(const rg_member_t *m) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->self_rank; i++) {
+        const rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
+        n += p && p->link == RG_LINK_UP;
+    }
+    return n;
+}
+
 /* S2. In the order of the view, each half a heartbeat after the one before, so that the first one that can has the
  * others come to it. */
 static int may_host(const rg_member_t *m) {
-    uint64_t rank = m->self_rank < 64 ? m->self_rank : 64;
-    return m->p.host_office && silence(m) >= m->takeover_ns + rank * (m->heartbeat_ns / 2);
+    return m->p.host_office && silence(m) >= m->takeover_ns + elders(m) * (m->heartbeat_ns / 2);
 }
 
 static void office_open(rg_member_t *m) {
@@ -275,23 +285,44 @@ static int elder_hosts(rg_member_t *m) {
     return elder;
 }
 
-/* S1. Where it was, then at the coordinator's own address, then with every member in the order of the view. Before the
- * time for a takeover only the first two. */
+/* The place at the cursor among those where an office is likely: where it was, the coordinator's own address, and the
+ * oldest of those who can be reached; as time passes more of them, by S2 and because others may have missed the
+ * coordinator sooner. */
+static uint64_t likely_place(rg_member_t *m) {
+    uint64_t most = 6 + 4 * (silence(m) - m->takeover_ns) / m->heartbeat_ns;
+    uint32_t at = m->near++, n = 2;
+    for (uint32_t i = 0; at >= 2 && i < m->view.n && n < most + 2; i++) {
+        uint64_t id = m->view.members[i].id;
+        const rg_peer_t *p = rg_peer_find(m, id);
+        if (id != m->id && (!p || p->link == RG_LINK_DOWN)) continue;
+        if (n == at) return id;
+        n++;
+    }
+    if (at >= 2) m->near = 1;
+    return at == 1 || m->home == m->id ? 0 : m->home;
+}
+
+/* S1. Three of four tries go where an office is likely, so that finding one takes no longer in a large group, the
+ * fourth along the whole view: links may tell one member something else than another. Before the time for a takeover
+ * there are two places only, and after it they come last. */
 static uint64_t next_target(rg_member_t *m) {
-    uint64_t home = m->home == m->id ? 0 : m->home;
+    uint64_t last = m->target, home = m->home == m->id ? 0 : m->home;
     if (!succeeds(m)) return 0;
-    if (silence(m) < m->takeover_ns) return m->walk++ % 2 ? 0 : home;
-    uint32_t places = m->view.n + 2;
-    for (uint32_t tries = 0; tries < places; tries++) {
-        uint32_t at = m->walk++ % places;
-        uint64_t t = at == 0 ? home : at == 1 ? 0 : m->view.members[at - 2].id;
-        if (at && t == home) continue;
+    m->walk++;
+    if (silence(m) < m->takeover_ns) {
+        m->near = 2;
+        return m->walk % 2 ? home : 0;
+    }
+    for (uint32_t tries = 0; tries < m->view.n + 8; tries++, m->walk++) {
+        int far = m->walk % 4 == 3;
+        uint64_t t = far ? m->view.members[m->walk / 4 % m->view.n].id : likely_place(m);
+        if (t == last || (far && t == m->id)) continue; /* there it was not, a moment ago */
         if (t == m->id && (!may_host(m) || elder_hosts(m))) continue;
         if (t && t != m->id && !rg_peer_find(m, t)) continue;
         if (t == m->id) office_open(m);
         return t;
     }
-    return 0;
+    return home;
 }
 
 /* An office here that has not found a quorum is given up before another one is looked for. */
@@ -320,22 +351,17 @@ static void control_heard(rg_member_t *m) {
     rg_ops_send_wanted(m);
 }
 
-/* An office that asks, or says that it does not act. */
-static void office_found(rg_member_t *m) {
+/* An office that asks, or says that it does not act; here: how many have come to it. While more come it is waited for
+ * anew: whoever left it then would have to be found by them again. Each number counts once, so that has an end. */
+static void office_found(rg_member_t *m, uint32_t here) {
     const rg_peer_t *p = m->target && m->target != m->id ? rg_peer_find(m, m->target) : NULL;
     if (!succeeds(m) || m->heard) return;
     int older = p && p->rank >= 0 && (uint32_t)p->rank < m->self_rank;
     m->probed = 1 + older;
     m->elder |= older;
-}
-
-/* Whether nobody older can be reached, as far as the links say. */
-static int eldest(const rg_member_t *m) {
-    for (uint32_t i = 0; i < m->self_rank; i++) {
-        const rg_peer_t *p = rg_peer_find(m, m->view.members[i].id);
-        if (p && p->link == RG_LINK_UP) return 0;
-    }
-    return 1;
+    if (here <= m->gathered) return;
+    m->gathered = here;
+    m->gathered_at = m->now;
 }
 
 /* How long an open connection may be silent before another one is tried. An office that acts, and has heard nothing for
@@ -345,7 +371,7 @@ static int eldest(const rg_member_t *m) {
 static uint64_t patience(const rg_member_t *m) {
     uint64_t beat = m->heartbeat_ns, h = (m->id * 0x9e3779b97f4a7c15u ^ m->offices * 0xc2b2ae3d27d4eb4fu) >> 40;
     if (!succeeds(m)) return beat;
-    if (m->office) return eldest(m) ? 5 * beat / 2 : beat + h % 64 * (beat / 128);
+    if (m->office) return !elders(m) ? 5 * beat / 2 : beat + h % 64 * (beat / 128);
     return m->probed == 2 && !m->heard ? 2 * beat : beat - beat / 4;
 }
 
@@ -361,9 +387,17 @@ static void quorum_stop(rg_member_t *m) {
                     m->view.epoch);
 }
 
+/* How long a JOIN may stay without an answer. Who was a candidate before knows how fast this group is: a view may have
+ * been chosen in which it enters, and what is left of that group does not wait for its vote for long (G6). */
+static uint64_t welcome_ns(const rg_member_t *m) {
+    return m->heartbeat_ns && 2 * m->heartbeat_ns < WELCOME_NS ? 2 * m->heartbeat_ns : WELCOME_NS;
+}
+
 static void control_up(rg_member_t *m) {
     m->control_up = m->control_ever = 1;
     m->heard = m->probed = 0;
+    m->gathered = 0;
+    m->gathered_at = m->now;
     m->asked_control = 0;
     m->control_silent = 0;
     m->control_at = NEVER;
@@ -372,7 +406,7 @@ static void control_up(rg_member_t *m) {
     if (m->phase == RG_PH_OVER) return;
     if (m->phase != RG_PH_MEMBER) {
         rg_links_join(m);
-        m->heartbeat_at = m->now + WELCOME_NS;
+        m->heartbeat_at = m->now + welcome_ns(m);
         return;
     }
     rg_msg_rebind_t b = rg_member_self(m);
@@ -425,7 +459,7 @@ static void ask_for_round(rg_member_t *m) {
 static void try_anew(rg_member_t *m) {
     uint64_t wait = patience(m), lost = m->office && wait > m->heartbeat_ns ? m->heartbeat_ns : wait;
     if (!m->heartbeat_ns || silence(m) < lost || !m->control_up || m->control_silent) return;
-    if (m->now - m->control_since < wait) return;
+    if (m->now - m->gathered_at < wait) return;
     m->control_silent = 1;
     control_dial(m);
 }
@@ -542,6 +576,18 @@ static void on_waiting(rg_member_t *m, rg_r_t *r) {
     rg_member_act(m, RG_MACT_WAITING)->text = m->act_text;
 }
 
+static void on_probe(rg_member_t *m, rg_r_t *r) {
+    uint64_t epoch = rg_r_u64(r);
+    uint32_t here = rg_r_u32(r);
+    office_found(m, r->bad ? 0 : here);
+    if (m->told || (m->have_view && epoch < m->view.epoch)) {
+        rg_view_certify(m);
+    } else if (succeeds(m)) { /* an office that acts from now on */
+        rg_links_complain_again(m);
+        rg_ops_send_wanted(m);
+    }
+}
+
 static void on_message(rg_member_t *m, const rg_member_event_t *ev) {
     rg_r_t r = { ev->bytes, ev->len, 0, 0 };
     uint16_t version;
@@ -563,15 +609,7 @@ static void on_message(rg_member_t *m, const rg_member_event_t *ev) {
     case RG_MSG_EXPEL: on_expel(m, &r); break;
     case RG_MSG_ROUTE: rg_links_route(m, &r); break;
     case RG_MSG_HEARTBEAT_ACK: on_ack(m, &r); break;
-    case RG_MSG_PROBE:
-        office_found(m);
-        if (m->told || (m->have_view && rg_r_u64(&r) < m->view.epoch)) {
-            rg_view_certify(m);
-        } else if (succeeds(m)) { /* an office that acts from now on */
-            rg_links_complain_again(m);
-            rg_ops_send_wanted(m);
-        }
-        break;
+    case RG_MSG_PROBE: on_probe(m, &r); break;
     case RG_MSG_NACK: {
         rg_term_t t = rg_r_term(&r);
         if (!r.bad && rg_term_cmp(t, m->promised) > 0) m->promised = t; /* B5 */
@@ -620,7 +658,7 @@ rg_status_t rg_member_step(rg_member_t *m, const rg_member_event_t *ev) {
     case RG_MEV_RETURN:
         if (!m->office) break;
         m->home = 0;
-        m->walk = 0;
+        m->walk = m->near = 0;
         m->returns++;
         control_dial(m);
         break;

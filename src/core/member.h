@@ -112,10 +112,12 @@ struct rg_member {
     uint64_t takeover_ns, reconnect_ns;
     uint64_t round_heard;  /* when a round last said something, or was asked for */
     uint64_t home, target; /* whose office acted when one last did, and whom the connection is to; 0: the coordinator */
-    uint32_t walk;         /* next place to look */
+    uint32_t walk, near;   /* how many places were looked at; the next one of those where an office is likely */
     int office;            /* one is open in this process */
     int probed, elder; /* there is an office at the other end, acting or not (2: of an older member); one of an older
                           member has been found since this one last thought of opening its own */
+    uint32_t gathered; /* how many have come to the office at the other end, and when that was last said to be more */
+    uint64_t gathered_at;
     uint32_t offices;  /* how many have been: each has terms of its own */
     uint32_t returns;  /* to a coordinator that was said to be back, since one acted */
     size_t prop_len, chosen_len;

@@ -135,6 +135,16 @@ void link_connect(world_t *w, int node, const rg_core_member_t *m) {
     if (w->reconnect) plan_again(w, node, q, w->heartbeat / 4);
 }
 
+void link_wanted(world_t *w, int node) {
+    uint64_t id = w->procs[node].id;
+    w->stale_id[id] &= ~(1ull << node);
+    for (int q = 0; q < w->n_procs; q++) {
+        const proc_t *p = &w->procs[q];
+        const rg_peer_t *rec = p->alive && !p->over ? rg_peer_find(p->core, id) : NULL;
+        if (rec && rec->m.identity[0] == node && !(p->linked[node] && p->lid[node] == id)) link_connect(w, q, &rec->m);
+    }
+}
+
 /* ---- Ending them ----------------------------------------------------------------------------------------------- */
 
 static void tell_break(world_t *w, link_t *l, int node, int peer, int soon) {

@@ -343,10 +343,12 @@ static void perform(world_t *w, int node, const rg_member_action_t *a, int local
     case RG_MACT_CONNECT: link_connect(w, node, a->member); break;
     case RG_MACT_DISCONNECT: link_disconnect(w, node, a->peer); break;
     case RG_MACT_WELCOME:
-        p->renamed |= p->id != 0; /* a member that never heard that it was one, and comes as another */
+        /* A member that never heard that it was one comes as another, or is told then that it is one. */
+        p->renamed |= p->id != 0 && p->id != a->peer;
         if (p->id) w->stale_id[p->id] |= 1ull << node;
         p->id = a->peer;
         w->slot_of_id[a->peer] = (int16_t)(node + 1);
+        if (w->stale_id[a->peer] >> node & 1) link_wanted(w, node);
         break;
     case RG_MACT_JOINED: act_view(w, node, 1, a->gen); break;
     case RG_MACT_VIEW: act_view(w, node, 0, 0); break;

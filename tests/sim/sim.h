@@ -312,6 +312,7 @@ void link_try(world_t *w, int a, int b);
 void link_again(world_t *w, int node, int peer);
 void link_break(world_t *w, int a, int b, int tell_a, int tell_b);
 void link_connect(world_t *w, int node, const rg_core_member_t *m);
+void link_wanted(world_t *w, int node); /* it is again what it was called before: by whom a link to it is wanted */
 void link_disconnect(world_t *w, int node, uint64_t id);
 void link_route(world_t *w, int node, uint64_t id, uint64_t via);
 void link_relay(world_t *w, int node, uint64_t a, uint64_t b, int on);

@@ -1,0 +1,234 @@
+/* test_core_search.c: how members find each other when their coordinator is gone: whose office is opened first, how
+ * long one that does not act is waited for, where it is looked for, and who is waited for by one that acts. It relies
+ * on core_rig.h; the simulator plays the same with chance. Rules S1, S2, Q11 and G6 of docs/protocol.md. */
+#include "core_rig.h"
+
+#define FIRST_ID (RG_OFFICE_STANDALONE | 1)
+#define SECOND_ID (RG_OFFICE_STANDALONE | 2)
+
+static rig_t r;
+
+static void group(int n) {
+    rig_start(&r, RIG_MAX);
+    rig_office(&r, RIG_MAX, FIRST_ID);
+    for (int i = 0; i < n; i++) {
+        rg_member_params_t p = rig_params(i, (uint32_t)n);
+        p.host_office = 1;
+        rig_join(&r, i, p);
+    }
+    for (int i = 0; i < n; i++) cr_assert(rg_member_view(r.m[i]) != NULL, "member %d is not in", i);
+    for (int i = 0; i < n; i++) r.notes[i] = 0;
+}
+
+static void control_breaks(int i) {
+    r.conn[i] = 0;
+    rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_CONTROL_DOWN });
+}
+
+static void office_dies(int n) {
+    for (int i = 0; i < n; i++) control_breaks(i);
+    while (r.head != r.tail) free(r.queue[r.head++ % RIG_QUEUE].bytes);
+}
+
+static void probe(int i, uint32_t here) {
+    uint8_t buf[64];
+    rg_w_t w = { buf, 0, sizeof buf, 0 };
+    rg_w_header(&w, RG_MSG_PROBE);
+    rg_w_u64(&w, rg_member_view(r.m[i])->epoch);
+    rg_w_u32(&w, here);
+    rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = w.p, .len = w.len });
+}
+
+/* A sixteenth of a heartbeat, in which member i finds nobody wherever it dials; what it did is in its notes from the
+ * returned one on. */
+static uint32_t step(int i) {
+    uint32_t at = r.notes[i];
+    r.now += RIG_HEARTBEAT / 16;
+    rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_TICK });
+    uint32_t end = r.notes[i];
+    for (uint32_t x = at; x < end; x++) {
+        const rig_note_t *n = &r.note[i][x];
+        if (n->type != RG_MACT_CONTROL) continue;
+        int own = n->peer == rg_member_id(r.m[i]);
+        rig_member(&r, i, (rg_member_event_t){ .type = own ? RG_MEV_CONTROL_UP : RG_MEV_CONTROL_DOWN });
+    }
+    return at;
+}
+
+static int did(int i, uint32_t from, rg_mact_t type) {
+    for (uint32_t x = from; x < r.notes[i]; x++)
+        if (r.note[i][x].type == type) return 1;
+    return 0;
+}
+
+/* How many heartbeats after the coordinator was lost member i opens an office. */
+static double opens_after(int i) {
+    uint64_t from = r.now;
+    for (uint32_t k = 0; k < 160; k++)
+        if (did(i, step(i), RG_MACT_OFFICE_OPEN)) return (double)(r.now - from) / (double)RIG_HEARTBEAT;
+    return -1;
+}
+
+Test(search, a_host_died_with_the_coordinator__the_next_member_does_not_wait_for_their_turns) {
+    group(8);
+    for (int i = 0; i < 6; i++)
+        rig_member(&r, 6,
+                   (rg_member_event_t){ .type = RG_MEV_LINK_DOWN, .peer = rg_member_id(r.m[i]), .text = "reset" });
+    office_dies(8);
+    double six = opens_after(6);
+    cr_assert(six >= 1.9 && six < 2.6, "%g", six);
+    rig_end(&r);
+}
+
+Test(search, older_members_can_be_reached__theirs_is_looked_for_first) {
+    group(8);
+    office_dies(8);
+    uint64_t from = r.now;
+    double seven = opens_after(7);
+    cr_assert(seven >= 5.4, "%g", seven);
+    int looked[8] = { 0 };
+    for (uint32_t x = 0; x < r.notes[7]; x++)
+        for (int i = 0; i < 7; i++)
+            looked[i] |= r.note[7][x].type == RG_MACT_CONTROL && r.note[7][x].peer == rg_member_id(r.m[i]);
+    for (int i = 0; i < 7; i++) cr_assert(looked[i], "member %d, after %llu", i, (unsigned long long)(r.now - from));
+    rig_end(&r);
+}
+
+Test(search, the_oldest_gave_its_office_up__all_others_are_asked_before_it_opens_another) {
+    group(8);
+    office_dies(8);
+    cr_assert(opens_after(0) > 0);
+    while (!did(0, step(0), RG_MACT_OFFICE_CLOSE)) cr_assert(r.notes[0] < RIG_NOTES / 2);
+    uint32_t from = r.notes[0] - 2;
+    cr_assert(opens_after(0) > 0);
+    int looked[8] = { 1 };
+    for (uint32_t x = from; x < r.notes[0]; x++)
+        for (int i = 1; i < 8; i++)
+            looked[i] |= r.note[0][x].type == RG_MACT_CONTROL && r.note[0][x].peer == rg_member_id(r.m[i]);
+    for (int i = 1; i < 8; i++) cr_assert(looked[i], "member %d", i);
+    rig_end(&r);
+}
+
+/* Member 2 in the office of member 0, which does not act: for how many heartbeats it stays. here: how many are said to
+ * have come, one more each heartbeat until that many. */
+static double stays(uint32_t here) {
+    group(4);
+    office_dies(4);
+    uint64_t elder = rg_member_id(r.m[0]);
+    for (uint32_t x = r.notes[2]; r.m[2]->target != elder; x = step(2)) cr_assert(x < RIG_NOTES / 2);
+    rig_member(&r, 2, (rg_member_event_t){ .type = RG_MEV_CONTROL_UP });
+    uint64_t from = r.now;
+    uint32_t at = r.notes[2];
+    for (uint32_t k = 0; !did(2, at, RG_MACT_CONTROL); k++) {
+        if (k % 16 == 0) probe(2, k / 16 < here ? k / 16 + 1 : here);
+        r.now += RIG_HEARTBEAT / 16;
+        rig_member(&r, 2, (rg_member_event_t){ .type = RG_MEV_TICK });
+        cr_assert(k < 400);
+    }
+    double beats = (double)(r.now - from) / (double)RIG_HEARTBEAT;
+    rig_end(&r);
+    return beats;
+}
+
+Test(search, more_come_to_an_office_that_does_not_act__it_is_waited_for_anew) {
+    double one = stays(1), three = stays(3);
+    cr_assert(one >= 2 && one < 2.3, "%g", one);
+    cr_assert(three >= 4 && three < 4.3, "%g", three);
+}
+
+Test(search, members_gather_at_an_office__those_who_were_there_are_told) {
+    group(5);
+    office_dies(5);
+    rig_office(&r, RIG_MAX, SECOND_ID);
+    rig_connect(&r, 3);
+    cr_assert(!r.coord->acting);
+    uint32_t alone = r.m[3]->gathered;
+    rig_connect(&r, 4);
+    rig_pass(&r, RIG_HEARTBEAT / 4);
+    cr_assert(!r.coord->acting && alone <= 1 && r.m[3]->gathered == 2 && r.m[4]->gathered == 2, "%u %u %u", alone,
+              r.m[3]->gathered, r.m[4]->gathered);
+    rig_end(&r);
+}
+
+/* Six voters with the witness, of whom three members and it are left; one of these comes and goes. Each time that it is
+ * gone there is no quorum, and when it is back the two who died were waited for anew. */
+Test(search, a_connection_comes_and_goes__the_dead_are_missed_all_the_same) {
+    group(5);
+    rig_kill(&r, 3);
+    rig_kill(&r, 4);
+    uint64_t from = r.now;
+    while (r.coord->n == 5 && r.now < from + 20 * RIG_HEARTBEAT) {
+        uint64_t conn = r.conn[0];
+        control_breaks(0);
+        rig_coord(&r, RG_CEV_CLOSED, conn, NULL, 0);
+        rig_pass(&r, RIG_HEARTBEAT / 4);
+        rig_connect(&r, 0);
+        rig_pass(&r, RIG_HEARTBEAT / 2);
+    }
+    cr_assert(r.coord->n == 3, "%u members after %g heartbeats", r.coord->n,
+              (double)(r.now - from) / (double)RIG_HEARTBEAT);
+    for (int i = 0; i < 3; i++) cr_assert(told_any(&r, i, RG_MACT_EXPELLED) == NULL, "member %d", i);
+    rig_end(&r);
+}
+
+/* Member 1 is let in by a view that member 0 alone has accepted, and the coordinator dies before anybody is told. The
+ * next one has to choose that view (C4), with three voters: 0, 1, and the one that died. */
+static void enters_unheard(void) {
+    rig_start(&r, RIG_MAX);
+    rig_office(&r, RIG_MAX, FIRST_ID);
+    for (int i = 0; i < 2; i++) {
+        rg_member_params_t p = rig_params(i, 1);
+        p.host_office = 1;
+        r.m[i] = calloc(1, rg_member_size(RIG_MAX));
+        cr_assert(rg_member_init(r.m[i], &p) == 0);
+    }
+    rig_connect(&r, 0);
+    cr_assert(rg_member_view(r.m[0]) != NULL);
+    r.conn[1] = ++r.conns;
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_CONTROL_UP });
+    for (uint32_t k = 0; r.m[0]->accepted < 2; k++) { /* message by message, until it has accepted */
+        if (r.head == r.tail) rig_pass(&r, RIG_HEARTBEAT / 16);
+        if (r.head == r.tail) continue;
+        rig_msg_t x = r.queue[r.head++ % RIG_QUEUE];
+        if (x.to_coord) rig_coord(&r, RG_CEV_MESSAGE, x.conn, x.bytes, x.len);
+        else rig_member(&r, x.node, (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = x.bytes, .len = x.len });
+        free(x.bytes);
+        cr_assert(k < 1000);
+    }
+    office_dies(2);
+    rig_office(&r, RIG_MAX, SECOND_ID);
+}
+
+Test(search, a_newcomer_never_heard_that_it_is_in__it_comes_again_and_takes_its_place) {
+    enters_unheard();
+    cr_assert(rg_member_view(r.m[0])->n == 1 && rg_member_view(r.m[1]) == NULL);
+    rig_connect(&r, 0);
+    cr_assert(r.coord->epoch == 2 && r.coord->n == 2, "view %llu of %u", (unsigned long long)r.coord->epoch,
+              r.coord->n);
+    rig_pass(&r, 3 * RIG_HEARTBEAT / 2);
+    cr_assert(!r.coord->acting && rg_member_fenced(r.m[0])); /* one of three voters */
+    uint64_t id = r.coord->seats[r.coord->rank_seat[1]].m.id;
+    rig_connect(&r, 1);
+    rig_pass(&r, RIG_HEARTBEAT);
+    for (int i = 0; i < 2; i++) {
+        const rg_core_view_t *v = rg_member_view(r.m[i]);
+        cr_assert(v && v->n == 2 && v->members[1].id == id, "member %d", i);
+        cr_assert(!rg_member_fenced(r.m[i]), "member %d", i);
+    }
+    cr_assert(rg_member_id(r.m[1]) == id);
+    rig_end(&r);
+}
+
+/* Until such a one is back nothing goes on, so it must not sit on a connection that nobody answers on. */
+Test(search, a_join_is_not_answered_and_the_group_is_known__dialled_anew_in_two_heartbeats) {
+    enters_unheard();
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_CONTROL_UP });
+    uint32_t at = r.notes[1];
+    uint64_t from = r.now;
+    while (!did(1, at, RG_MACT_CONTROL)) {
+        r.now += RIG_HEARTBEAT / 16;
+        rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_TICK });
+        cr_assert(r.now - from < 4 * RIG_HEARTBEAT);
+    }
+    rig_end(&r);
+}
