@@ -30,7 +30,11 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
     return RG_OK;
 }
 
-rg_status_t rg_frame_shape(rg_frame_t *f) { return rg_shape(f->g, &f->n, &f->rank, &f->epoch); }
+/* What an earlier attempt lacked memory for says nothing of how this one ends. */
+rg_status_t rg_frame_shape(rg_frame_t *f) {
+    f->poor = 0;
+    return rg_shape(f->g, &f->n, &f->rank, &f->epoch);
+}
 
 /* Nobody stays away when no time is left: the others may have some, and wait; the operation itself ends at once then.
  */

@@ -827,6 +827,31 @@ Test(sparse, calls__a_member_has_no_memory__the_others_end_at_once, .timeout = 1
     rig_run(3, "inproc", NULL, poor, NULL);
 }
 
+/* One without memory at first, which then has it, and calls what fits nobody's call: the others' outcome is its own. */
+static int poor_at_first(rig_member_t *m, void *arg) {
+    rg_frame_t f;
+    rg_status_t st;
+    uint8_t all[16] = { 0 }, mine[4] = { 0 };
+    int lacks = m->index == 1, before = 1;
+    (void)arg;
+    RIG_OK(m, rg_frame_open(&f, m->g, "poor", NULL));
+    do {
+        RIG_OK(m, rg_frame_shape(&f));
+        uint64_t len = m->index == 1 ? 3 : 2;
+        st = lacks ? rg_frame_no_memory(&f)
+                   : rg_frame_ended(&f, rg_all_gather(m->g, mine, all, len, RG_U8, rg_frame_opts(&f), NULL));
+        RIG_NEED(m, !before || st == RG_ERR_MISMATCH, "the first attempt: %s", rg_status_name(st));
+        lacks = before = 0;
+    } while (rg_frame_more(&f, st, 1));
+    st = rg_frame_close(&f, st);
+    RIG_NEED(m, st == RG_ERR_MISMATCH, "%s", rg_status_name(st));
+    return rig_gate(m, 9, m->rig->n);
+}
+
+Test(sparse, calls__no_memory_in_an_attempt_before__the_outcome_of_the_last_one, .timeout = 60) {
+    rig_run(3, "inproc", NULL, poor_at_first, NULL);
+}
+
 /* ---- Elements that a seed chooses ------------------------------------------------------------------------------- */
 
 Test(sparse, seeded__all_patterns_and_seeds__ascending_and_in_time_everything) {
