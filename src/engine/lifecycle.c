@@ -286,17 +286,21 @@ static int drained(void *arg) {
     return g->phase != RG_PHASE_MEMBER || rg_member_drained(g->core);
 }
 
+/* A part of the operation deadline is kept for telling the coordinator, so that both together end within it. */
 static void leave_in_order(rg_group_t *g) {
+    const uint64_t limit = (uint64_t)g->cfg.op_timeout_ms * 1000000u, beat = (uint64_t)g->cfg.heartbeat_ms * 1000000u;
+    const uint64_t until = rg_os_now_ns() + limit, tell = beat < limit / 4 ? beat : limit / 4;
     g->leaving = 1;
     if (g->open_ops) rg_data_fence(g); /* their callers get their buffers back, while this call goes on for a while */
     rg_ops_finish_all(g, RG_ERR_CLOSED, "the group was left");
     rg_wake(g); /* who drives may have waited for one of them */
-    rg_drive(g, drained, g, rg_os_now_ns() + (uint64_t)g->cfg.op_timeout_ms * 1000000u);
+    rg_drive(g, drained, g, until - tell);
     if (g->phase != RG_PHASE_MEMBER) return;
     rg_member_event_t ev = { .type = RG_MEV_LEAVE };
     rg_core_event(g, &ev);
     /* Ends when the group is over. */
-    rg_drive(g, never, g, rg_os_now_ns() + (uint64_t)g->cfg.heartbeat_ms * 1000000u);
+    const uint64_t told = rg_os_now_ns() + beat;
+    rg_drive(g, never, g, told < until ? told : until);
 }
 
 rg_status_t rg_group_close(rg_group_t *g) {

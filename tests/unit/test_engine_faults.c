@@ -321,6 +321,33 @@ Test(engine_faults, leave__threads_wait__all_end_at_once) {
     for (size_t i = 0; i < 2; i++) rig_run(2, transports[i], NULL, leave_body, NULL);
 }
 
+/* Another member stands still, so that neither is known what it still needs nor does a view without the one that leaves
+ * come: the call ends within the operation deadline all the same. */
+static int leave_beside_a_stopped_one(rig_member_t *m, void *arg) {
+    rg_result_t res;
+    uint64_t ids[RIG_MAX];
+    (void)arg;
+    if (sum_now(m, 10, &res, ids)) return 1;
+    if (m->index == 1) {
+        rg_lock(m->g);
+        int bad = rig_gate(m, 0, 2) || rig_gate(m, 1, 2);
+        rg_unlock(m->g);
+        return bad;
+    }
+    if (rig_gate(m, 0, 2)) return 1;
+    uint64_t begin = rig_now();
+    RIG_OK(m, rg_group_leave(m->g));
+    double ms = (double)(rig_now() - begin) / 1e6;
+    RIG_NEED(m, ms < 1400 * RIG_SLOW, "leaving took %.0f ms", ms);
+    return rig_gate(m, 1, 2);
+}
+
+Test(engine_faults, leave__another_one_stands_still__within_the_operation_deadline) {
+    rg_config_t config = RG_CONFIG_INIT;
+    config.op_timeout_ms = 400 * RIG_SLOW;
+    rig_run(2, "tcp", &config, leave_beside_a_stopped_one, NULL);
+}
+
 /* All leave at once after all kinds of operations: nobody waits for a time-out. */
 static int leave_together(rig_member_t *m, void *arg) {
     rg_result_t res;
