@@ -146,3 +146,5 @@ rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char
     rg_config_free(strings);
     return status;
 }
+
+void rg_free(void *p) { free(p); }

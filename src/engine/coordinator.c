@@ -900,16 +900,18 @@ static rg_coordinator_t *co_new(uint32_t max_groups, rg_error_t *err) {
 /* Begins as one that stands by: the other one has a heartbeat to show itself. */
 static rg_status_t co_stand_by_for(rg_coordinator_t *co, const rg_coordinator_config_t *c, rg_error_t *err) {
     struct sockaddr_storage addrs[8];
+    rg_tls_ctx_t *tls; /* not that of the coordinator's thread, which runs */
     int n = rg_os_resolve_list(c->standby, addrs, 8, err);
     if (n < 0) return (rg_status_t)n;
-    rg_watch_config_t w = { .addrs = addrs,
-                            .n = n,
-                            .tls = RG_TLS_FILES(c),
-                            .every_ns = co->heartbeat_ns / 8,
-                            .patience_ns = co->heartbeat_ns,
-                            .tell = co_watched,
-                            .arg = co };
-    return rg_watch_start(&w, &co->watch, err);
+    rg_status_t status = rg_tls_open(&RG_TLS_FILES(c), &tls, err);
+    if (status) return status;
+    const uint64_t beat = co->heartbeat_ns;
+    const rg_watch_config_t w = {
+        .addrs = addrs, .n = n, .tls = tls, .every_ns = beat / 8, .patience_ns = beat, .tell = co_watched, .arg = co
+    };
+    status = rg_watch_start(&w, &co->watch, err);
+    rg_tls_close(tls);
+    return status;
 }
 
 /* Nobody can know a port that the kernel has just chosen. At one that was named there may have been a coordinator
@@ -976,7 +978,7 @@ rg_status_t rg_office_start(const rg_office_config_t *config, rg_coordinator_t *
     co->log = config->log;
     snprintf(co->office_group, sizeof co->office_group, "%s", config->group);
     snprintf(co->address, sizeof co->address, "%s", config->where);
-    rg_status_t status = rg_tls_open(&config->tls, &co->tls, err);
+    rg_status_t status = rg_tls_copy(config->tls, &co->tls, err);
     if (!status) status = co_run(co, err);
     if (status) co_free(co);
     else *out = co;
@@ -995,5 +997,3 @@ void rg_coordinator_stop(rg_coordinator_t *co) {
     uv_loop_close(&co->loop);
     co_free(co);
 }
-
-void rg_free(void *p) { free(p); }

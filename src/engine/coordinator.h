@@ -15,7 +15,7 @@ typedef struct rg_office_config {
     const char *group, *where; /* where: what its status says instead of an address */
     uint64_t id, heartbeat_ns, takeover_ns, reconnect_ns;
     uint32_t max_members;
-    rg_tls_files_t tls;
+    const rg_tls_ctx_t *tls; /* of the calling thread, or NULL; a copy is made, as whoever starts it reads no files */
     rg_log_t log;
 } rg_office_config_t;
 rg_status_t rg_office_start(const rg_office_config_t *config, rg_coordinator_t **out, rg_error_t *err);
@@ -56,7 +56,7 @@ typedef struct rg_watch rg_watch_t;
 typedef struct rg_watch_config {
     const struct sockaddr_storage *addrs;
     int n;
-    rg_tls_files_t tls;
+    const rg_tls_ctx_t *tls; /* as above */
     uint64_t every_ns, patience_ns;
     const char *group;    /* NULL: serving at all is enough; else one that serves another group of this name does not */
     const uint8_t *nonce; /* of the group */

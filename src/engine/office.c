@@ -2,9 +2,9 @@
  * thread, the visitors that come to the data port for it, and the watch for the one that it stands in for. It relies on
  * the core for when to open and to close (section 9 of docs/protocol.md), and on the group's lock. It must not decide
  * about membership. */
+#include "config.h"
 #include "engine/coordinator.h"
 #include "engine/group.h"
-#include "config.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ void rg_office_open(rg_group_t *g, const rg_member_action_t *a) {
                              .takeover_ns = a->takeover_ns,
                              .reconnect_ns = a->reconnect_ns,
                              .max_members = RG_MEMBERS_MAX,
-                             .tls = RG_TLS_FILES(&g->cfg),
+                             .tls = g->tls,
                              .log = g->log };
     if (rg_office_start(&c, &g->office, &err) != RG_OK) { /* others will: the connection to it fails */
         RG_LOGF(&g->log, RG_LOG_WARN, "cannot take the coordinator's office over: %s", err.text);
@@ -51,7 +51,7 @@ void rg_office_open(rg_group_t *g, const rg_member_action_t *a) {
             g->cfg.group);
     rg_watch_config_t w = { .addrs = g->coord_addr,
                             .n = g->n_coord_addr,
-                            .tls = RG_TLS_FILES(&g->cfg),
+                            .tls = g->tls,
                             .every_ns = a->heartbeat_ns / 4,
                             .patience_ns = a->heartbeat_ns,
                             .group = g->cfg.group,

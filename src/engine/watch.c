@@ -8,16 +8,20 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #define WATCH_PLACES 16
+#define BLIND_NS 20000000 /* until the next look where poll() does not wait */
 
 struct rg_watch {
     struct sockaddr_storage addrs[WATCH_PLACES];
     int n, stop_fd;
+    atomic_int stop;
     rg_tls_ctx_t *tls; /* of this thread alone */
     uint64_t every_ns, patience_ns;
     uint8_t ask[4 + 8 + 16 + RG_CORE_NAME_MAX];
@@ -60,11 +64,17 @@ static uint64_t watch_patience(const rg_watch_t *w) {
     return w->patience_ns + w->patience_ns / 2 * h / 65536;
 }
 
+/* A poll() that fails, for lack of memory or descriptors, is no reason to watch no more, nor to keep a core busy. */
+static void watch_blind(void) {
+    const struct timespec ts = { 0, BLIND_NS };
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &ts, NULL);
+}
+
 static void *watch_main(void *arg) {
     rg_watch_t *w = arg;
     uint64_t heard = rg_os_now_ns(), patience = watch_patience(w);
     int told = -1;
-    for (;;) {
+    while (!atomic_load(&w->stop)) {
         uint64_t start = rg_os_now_ns();
         int serves = 0;
         for (int i = 0; i < w->n && !serves; i++) serves = watch_ask(w, &w->addrs[i]);
@@ -76,8 +86,10 @@ static void *watch_main(void *arg) {
         told = is;
         rg_ask_t pause = { .address = "", .stop_fd = w->stop_fd };
         pause.deadline = start + w->every_ns > now ? start + w->every_ns : now + w->every_ns / 4;
-        if (rg_ask_wait(&pause, -1, 0, NULL) != RG_ERR_TIMEOUT) return NULL;
+        rg_status_t st = rg_ask_wait(&pause, -1, 0, NULL);
+        if (st != RG_ERR_TIMEOUT && st != RG_ERR_CANCELLED) watch_blind();
     }
+    return NULL;
 }
 
 static void watch_free(rg_watch_t *w) {
@@ -100,7 +112,7 @@ rg_status_t rg_watch_start(const rg_watch_config_t *config, rg_watch_t **out, rg
     w->arg = config->arg;
     w->stop_fd = eventfd(0, EFD_CLOEXEC);
     if (w->stop_fd < 0) rg_fail(err, RG_ERR_SYSTEM, errno, "cannot watch a coordinator: %s", strerror(errno));
-    rg_status_t st = w->stop_fd < 0 ? RG_ERR_SYSTEM : rg_tls_open(&config->tls, &w->tls, err);
+    rg_status_t st = w->stop_fd < 0 ? RG_ERR_SYSTEM : rg_tls_copy(config->tls, &w->tls, err);
     if (st) {
         watch_free(w);
         return st;
@@ -120,6 +132,7 @@ rg_status_t rg_watch_start(const rg_watch_config_t *config, rg_watch_t **out, rg
 void rg_watch_stop(rg_watch_t *w) {
     uint64_t one = 1;
     if (!w) return;
+    atomic_store(&w->stop, 1);
     ssize_t n = write(w->stop_fd, &one, sizeof one);
     (void)n; /* it cannot fail: nothing else is ever written there */
     pthread_join(w->thread, NULL);

@@ -24,6 +24,9 @@ typedef struct rg_tls_files {
 /* *out is NULL, with RG_OK, when files->tls is not "on". Reads the files; INVALID or SYSTEM with a text that names the
  * one that cannot be used, and why. */
 rg_status_t rg_tls_open(const rg_tls_files_t *files, rg_tls_ctx_t **out, rg_error_t *err);
+/* The same keys or certificates for another thread, without a look at the files, on the thread of `from`. NULL of
+ * NULL. */
+rg_status_t rg_tls_copy(const rg_tls_ctx_t *from, rg_tls_ctx_t **out, rg_error_t *err);
 void rg_tls_close(rg_tls_ctx_t *ctx);              /* after all its connections; NULL is fine */
 const char *rg_tls_warning(const rg_tls_ctx_t *c); /* what to log about the files, or "" */
 /* New keys for sending after so many bytes; by default long before AES-GCM would need them. */

@@ -186,16 +186,20 @@ static int psk_find(SSL *ssl, const unsigned char *id, size_t id_len, SSL_SESSIO
     return 1;
 }
 
-static rg_status_t open_psk(rg_tls_ctx_t *ctx, const char *name, rg_error_t *err) {
-    char text[TLS_FILE_MAX];
-    rg_status_t st = read_keys(ctx, name, text, sizeof text, err);
-    if (st == RG_OK) st = add_keys(ctx, name, text, err);
-    OPENSSL_cleanse(text, sizeof text);
+static void use_keys(rg_tls_ctx_t *ctx) {
     ctx->psk = 1;
     SSL_CTX_set_psk_use_session_callback(ctx->ssl, psk_use);
     SSL_CTX_set_psk_find_session_callback(ctx->ssl, psk_find);
     /* A server that does not know the key has to show a certificate then, which nothing here trusts. */
     SSL_CTX_set_verify(ctx->ssl, SSL_VERIFY_PEER, NULL);
+}
+
+static rg_status_t open_psk(rg_tls_ctx_t *ctx, const char *name, rg_error_t *err) {
+    char text[TLS_FILE_MAX];
+    rg_status_t st = read_keys(ctx, name, text, sizeof text, err);
+    if (st == RG_OK) st = add_keys(ctx, name, text, err);
+    OPENSSL_cleanse(text, sizeof text);
+    use_keys(ctx);
     return st;
 }
 
@@ -231,6 +235,11 @@ static void note_dates(rg_tls_ctx_t *ctx, const char *name) {
              late ? "has expired" : "is not valid yet");
 }
 
+static void use_certificates(rg_tls_ctx_t *ctx) {
+    SSL_CTX_set_verify(ctx->ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    SSL_CTX_set_verify_depth(ctx->ssl, 4);
+}
+
 static rg_status_t open_certificates(rg_tls_ctx_t *ctx, const rg_tls_files_t *f, rg_error_t *err) {
     struct stat st;
     rg_status_t rc = check_file("RG_TLS_CA", f->ca, err);
@@ -247,8 +256,7 @@ static rg_status_t open_certificates(rg_tls_ctx_t *ctx, const rg_tls_files_t *f,
     if (SSL_CTX_check_private_key(ctx->ssl) != 1)
         return rg_fail(err, RG_ERR_INVALID, 0, "RG_TLS_KEY %.200s is not the key of RG_TLS_CERT %.200s", f->key,
                        f->cert);
-    SSL_CTX_set_verify(ctx->ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    SSL_CTX_set_verify_depth(ctx->ssl, 4);
+    use_certificates(ctx);
     if (stat(f->key, &st) == 0) note_readable(ctx, f->key, &st);
     note_dates(ctx, f->cert);
     return RG_OK;
@@ -284,30 +292,68 @@ static int set_up(SSL_CTX *c) {
            SSL_CTX_set_alpn_protos(c, protocol, sizeof protocol - 1) == 0;
 }
 
-rg_status_t rg_tls_open(const rg_tls_files_t *files, rg_tls_ctx_t **out, rg_error_t *err) {
-    *out = NULL;
-    if (!files->tls || strcmp(files->tls, "on") != 0) return RG_OK;
+/* Without keys or certificates yet. */
+static rg_status_t ctx_new(rg_tls_ctx_t **out, rg_error_t *err) {
     pthread_once(&library_once, library_init);
     ERR_clear_error();
-    rg_tls_ctx_t *ctx = calloc(1, sizeof *ctx);
+    rg_tls_ctx_t *ctx = *out = calloc(1, sizeof *ctx);
     if (!ctx) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for TLS");
     ctx->rekey_bytes = TLS_REKEY_BYTES;
     ctx->tokens = RG_TLS_BURST;
     ctx->tokens_at = rg_os_now_ns();
     ctx->ssl = SSL_CTX_new(TLS_method());
     ctx->bio = rg_tls_bio();
-    rg_status_t st = RG_OK;
     if (!ctx->ssl || !ctx->bio || !set_up(ctx->ssl))
-        st = rg_fail(err, RG_ERR_SYSTEM, 0, "TLS 1.3 cannot be set up: %s", openssl_text());
-    else SSL_CTX_set_app_data(ctx->ssl, ctx);
-    if (st == RG_OK) st = files->psk ? open_psk(ctx, files->psk, err) : open_certificates(ctx, files, err);
+        return rg_fail(err, RG_ERR_SYSTEM, 0, "TLS 1.3 cannot be set up: %s", openssl_text());
+    SSL_CTX_set_app_data(ctx->ssl, ctx);
+    return RG_OK;
+}
+
+static rg_status_t ctx_made(rg_tls_ctx_t **ctx, rg_status_t st) {
     ERR_clear_error();
     if (st != RG_OK) {
-        rg_tls_close(ctx);
-        return st;
+        rg_tls_close(*ctx);
+        *ctx = NULL;
     }
-    *out = ctx;
-    return RG_OK;
+    return st;
+}
+
+rg_status_t rg_tls_open(const rg_tls_files_t *files, rg_tls_ctx_t **out, rg_error_t *err) {
+    *out = NULL;
+    if (!files->tls || strcmp(files->tls, "on") != 0) return RG_OK;
+    rg_status_t st = ctx_new(out, err);
+    if (st == RG_OK) st = files->psk ? open_psk(*out, files->psk, err) : open_certificates(*out, files, err);
+    return ctx_made(out, st);
+}
+
+static int copy_keys(rg_tls_ctx_t *to, const rg_tls_ctx_t *from) {
+    for (uint32_t i = 0; i < from->n_keys; i++) {
+        to->key[i].session = SSL_SESSION_dup(from->key[i].session);
+        if (!to->key[i].session) return 0;
+        to->n_keys = i + 1;
+        memcpy(to->key[i].identity, from->key[i].identity, sizeof to->key[i].identity);
+    }
+    use_keys(to);
+    return 1;
+}
+
+/* They are counted by reference, and nothing changes them any more. */
+static int copy_certificates(rg_tls_ctx_t *to, const rg_tls_ctx_t *from) {
+    STACK_OF(X509) *chain = NULL;
+    SSL_CTX_set1_cert_store(to->ssl, SSL_CTX_get_cert_store(from->ssl));
+    use_certificates(to);
+    return SSL_CTX_use_certificate(to->ssl, SSL_CTX_get0_certificate(from->ssl)) == 1 &&
+           SSL_CTX_get0_chain_certs(from->ssl, &chain) && SSL_CTX_set1_chain(to->ssl, chain) &&
+           SSL_CTX_use_PrivateKey(to->ssl, SSL_CTX_get0_privatekey(from->ssl)) == 1;
+}
+
+rg_status_t rg_tls_copy(const rg_tls_ctx_t *from, rg_tls_ctx_t **out, rg_error_t *err) {
+    *out = NULL;
+    if (!from) return RG_OK;
+    rg_status_t st = ctx_new(out, err);
+    if (st == RG_OK && !(from->psk ? copy_keys(*out, from) : copy_certificates(*out, from)))
+        st = rg_fail(err, RG_ERR_NOMEM, 0, "keys cannot be used a second time: %s", openssl_text());
+    return ctx_made(out, st);
 }
 
 void rg_tls_close(rg_tls_ctx_t *ctx) {

@@ -344,6 +344,38 @@ Test(tls, certificates__of_one_authority__let_in, .init = begin, .fini = end) {
     rg_tls_close(b);
 }
 
+/* Both ends made from what was read once, when the files are no more. */
+static void copied_speak(rg_tls_ctx_t *from) {
+    rg_tls_ctx_t *client, *server;
+    rg_error_t err = { RG_OK, 0, "" };
+    for (int i = 0; i < n_paths; i++) unlink(paths[i]);
+    cr_assert_eq(rg_tls_copy(from, &client, &err), RG_OK, "%s", err.text);
+    cr_assert_eq(rg_tls_copy(client, &server, &err), RG_OK, "%s", err.text);
+    rg_tls_close(from);
+    pair_t p = pair_of(client, server, 0);
+    cr_assert(p.rc[0] == 1 && p.rc[1] == 1, "%s; %s", rg_tls_why(p.client), rg_tls_why(p.server));
+    pair_free(&p);
+    rg_tls_close(client);
+    rg_tls_close(server);
+}
+
+Test(tls, contexts__copied__need_no_files, .init = begin, .fini = end) {
+    rg_tls_ctx_t *none;
+    rg_error_t err = { RG_OK, 0, "" };
+    cr_assert(rg_tls_copy(NULL, &none, &err) == RG_OK && !none);
+    copied_speak(with_key(key_file("key")));
+    authority_t ours = authority("ca"), theirs = authority("other");
+    rg_tls_ctx_t *stranger = with_cert(ours, theirs, "stranger", -60, 3600), *copy;
+    rg_tls_ctx_t *member = with_cert(ours, ours, "member", -60, 3600);
+    cr_assert_eq(rg_tls_copy(member, &copy, &err), RG_OK, "%s", err.text);
+    pair_t p = pair_of(stranger, copy, 0); /* it still looks whom it lets in */
+    cr_assert(p.rc[0] == -1 && p.rc[1] == -1);
+    pair_free(&p);
+    rg_tls_close(copy);
+    rg_tls_close(stranger);
+    copied_speak(member);
+}
+
 Test(tls, certificates__foreign_and_expired__both_sides_say_so, .init = begin, .fini = end) {
     authority_t ca = authority("ca"), other = authority("other");
     rg_tls_ctx_t *good = with_cert(ca, ca, "good", -60, 3600), *foreign = with_cert(ca, other, "foreign", -60, 3600);
