@@ -2,6 +2,7 @@
 #   tests/unit/*.c             one Criterion program of all of them
 #   tests/<name>.c             one program each
 #   tests/sim/*.c, tests/procs/*.c, tests/torture/*.c, tests/vm/*.c, tests/wan/*.c   one program for each
+#   tests/adapter/*.c          tests/conformance.c once more, with an adapter made of nothing (where RDMA is built)
 #   tests/header/*             must compile as C99 and as C++
 # tests/plain stands in for Criterion where that cannot run (SAN=tsan).
 # tests/lib/*.c is linked to every program. Every program links the static library, whose internals it may use.
@@ -12,7 +13,8 @@ TEST_UNIT := $(if $(UNIT_SRC),$(BUILD)/tests/unit)
 PLAIN_OBJ := $(if $(filter tsan,$(SAN)),$(BUILD)/obj/tests/plain/runner.o)
 TEST_SINGLE := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/*.c)))
 TEST_DIRS := $(foreach d,sim procs torture vm wan,$(if $(wildcard tests/$(d)/*.c),$(BUILD)/tests/$(d)))
-TEST_PROGRAMS := $(TEST_UNIT) $(TEST_SINGLE) $(TEST_DIRS)
+TEST_ADAPTER := $(if $(filter 1,$(RDMA)),$(BUILD)/tests/conformance-adapter)
+TEST_PROGRAMS := $(TEST_UNIT) $(TEST_SINGLE) $(TEST_DIRS) $(TEST_ADAPTER)
 
 $(TEST_UNIT): $(patsubst %.c,$(BUILD)/obj/%.o,$(UNIT_SRC)) $(TESTLIB_OBJ) $(PLAIN_OBJ) $(STATIC)
 	@mkdir -p $(@D)
@@ -23,6 +25,13 @@ $(TEST_SINGLE): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB_OBJ) $(STATIC
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(LINK) -o $@ $^ $(CRITERION_LIBS) $(LIBS)
+
+# What the program defines itself comes before the libraries of that name.
+ADAPTER_SRC := tests/conformance.c $(sort $(wildcard tests/adapter/*.c))
+$(BUILD)/tests/conformance-adapter: $(patsubst %.c,$(BUILD)/obj/%.o,$(ADAPTER_SRC)) $(TESTLIB_OBJ) $(STATIC)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) -o $@ $^ $(LIBS)
 
 # tests/torture stands between the library and the C library: the names are those of its CALL_LIST.
 TORTURE_CALLS := free $(shell sed -n 's/^    X.\([a-z_0-9]*\), .*/\1/p' tests/torture/torture.h 2>/dev/null)

@@ -8,17 +8,23 @@
 #include "os/shared.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct range {
     uintptr_t from, to;
+    uint64_t id;
 } range_t;
+
+#define OWN_ID (1ull << 63) /* tells ranges from regions, whose numbers are counted elsewhere */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static range_t *ranges; /* by address, none overlaps another */
 static size_t n_ranges, cap_ranges;
+static uint64_t last_id;
+static atomic_ullong generation;
 
 RG_OS_HELD_OVER_FORKS(lock)
 
@@ -58,7 +64,7 @@ static rg_status_t insert(uintptr_t from, uintptr_t to, rg_error_t *err) {
         cap_ranges = cap;
     }
     memmove(ranges + i + 1, ranges + i, (n_ranges - i) * sizeof *ranges);
-    ranges[i] = (range_t){ from, to };
+    ranges[i] = (range_t){ from, to, OWN_ID | ++last_id };
     n_ranges++;
     return RG_OK;
 }
@@ -83,6 +89,7 @@ rg_status_t rg_unregister(void *p) {
     if (i < n_ranges && ranges[i].from == (uintptr_t)p) {
         n_ranges--;
         memmove(ranges + i, ranges + i + 1, (n_ranges - i) * sizeof *ranges);
+        atomic_fetch_add_explicit(&generation, 1, memory_order_release);
         st = RG_OK;
     }
     if (n_ranges == 0) { /* nothing stays behind in a program that cleans up after itself */
@@ -94,11 +101,37 @@ rg_status_t rg_unregister(void *p) {
     return st;
 }
 
-int rg_memory_registered(const void *p, size_t bytes) {
+static int find_own(const void *p, size_t bytes, rg_memory_range_t *out) {
     uintptr_t from = (uintptr_t)p;
     pthread_mutex_lock(&lock);
     size_t i = find(from);
     int in = i < n_ranges && ranges[i].from <= from && bytes <= ranges[i].to - from;
+    if (in) *out = (rg_memory_range_t){ ranges[i].id, (void *)ranges[i].from, ranges[i].to - ranges[i].from };
     pthread_mutex_unlock(&lock);
     return in;
+}
+
+int rg_memory_registered(const void *p, size_t bytes) {
+    rg_memory_range_t r;
+    return find_own(p, bytes, &r);
+}
+
+int rg_memory_find(const void *p, size_t bytes, rg_memory_range_t *out) {
+    rg_region_t r;
+    if (!rg_shared_find(p, bytes, &r)) return find_own(p, bytes, out);
+    *out = (rg_memory_range_t){ r.id, r.base, r.len };
+    return 1;
+}
+
+uint64_t rg_memory_generation(void) {
+    return rg_shared_generation() + atomic_load_explicit(&generation, memory_order_acquire);
+}
+
+int rg_memory_alive(uint64_t id) {
+    int alive = 0;
+    if (!(id & OWN_ID)) return rg_shared_alive(id);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_ranges && !alive; i++) alive = ranges[i].id == id;
+    pthread_mutex_unlock(&lock);
+    return alive;
 }

@@ -1,7 +1,8 @@
 /* rdma.c: the RDMA transport's table: links over reliable connections of InfiniBand, RoCE or iWARP adapters, through
  * libibverbs and librdmacm. Relies on rdma_conn.c for connections, rdma_msg.c for messages, mbox.c for matching.
- * drop() and fence() need not wait for the adapter: no memory of a caller is registered, so nothing remote can touch
- * it, and what is on its way touches the transport's own slots alone. It must not sleep, and moves bytes in poll(). */
+ * Nothing remote can write to memory of a caller: drop() ends the queue pair, which ends what our own adapter still
+ * reads into it, and fence() waits for such reads, of which little is under way at a time. It must not sleep, and moves
+ * bytes in poll(). */
 #include "rdma_internal.h"
 #include "observe/log.h"
 #include "os/os.h"
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_NS 500000u         /* connection events are looked for so often while the caller polls */
+#define LOOK_NS 500000u          /* connection events are looked for so often while the caller polls */
 #define LAST_WORDS_NS 100000000u /* close(): what has been sent may take so long to arrive */
 #define NEVER UINT64_MAX
 
@@ -33,6 +34,8 @@ static rg_status_t rdma_tp_open(const rg_tp_config_t *config, rg_tp_t **out, uin
     memcpy(tp->nonce, config->nonce, 16);
     tp->nonce_known = memcmp(tp->nonce, none, 16) != 0;
     tp->heartbeat_ms = config->config->heartbeat_ms ? config->config->heartbeat_ms : 2000;
+    tp->log = config->log;
+    tp->log_user = config->log_user;
     tp->next_timer = NEVER;
     tp->epoll = -1;
     rg_status_t st = rgr_open_device(tp, config, addr, addr_len, err);
@@ -66,6 +69,8 @@ static rg_status_t sides_for(rg_tp_t *tp, uint32_t link, rg_error_t *err) {
     rgr_list_init(&s->queue);
     rgr_list_init(&s->asked);
     rgr_list_init(&s->flowing);
+    rgr_list_init(&s->ending);
+    rgr_list_init(&s->fenced);
     s->answers_tail = &s->answers;
     s->held_tail = &s->held;
     return RG_OK;
@@ -91,8 +96,8 @@ static int rdma_tp_send(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send) {
     rgr_out_t *o;
     if (rg_mbox_reserve(&tp->box, 1) != 0) return RG_ERR_NOMEM;
     if (!l || l->state == MBOX_DOWN || send->tag.epoch < tp->box.fence) {
-        rg_mbox_push(&tp->box, RG_TP_FAILED, l && l->state != MBOX_DOWN ? RG_TP_FENCED : RG_TP_GONE, link,
-                     send->cookie, NULL);
+        rg_mbox_push(&tp->box, RG_TP_FAILED, l && l->state != MBOX_DOWN ? RG_TP_FENCED : RG_TP_GONE, link, send->cookie,
+                     NULL);
         return RG_OK;
     }
     if (!(o = calloc(1, sizeof *o))) return RG_ERR_NOMEM;
@@ -157,6 +162,7 @@ static void timers(rg_tp_t *tp, uint64_t now) {
 static int rdma_tp_poll(rg_tp_t *tp, rg_completion_t *out, int max) {
     uint64_t now = rg_os_now_ns();
     rgr_completions(tp);
+    rgr_mem_look(tp);
     if (now - tp->looked_ns >= LOOK_NS) {
         tp->looked_ns = now;
         rgr_events(tp, now);
@@ -189,6 +195,7 @@ static void rdma_tp_fence(rg_tp_t *tp, uint64_t epoch) {
         if (s->held) rgr_held_again(tp, s);
         rgr_pump(tp, s);
     }
+    rgr_fence_wait(tp);
 }
 
 static void rdma_tp_drop(rg_tp_t *tp, uint32_t link) {

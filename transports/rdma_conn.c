@@ -65,6 +65,9 @@ static rg_status_t bind_listener(rg_tp_t *tp, const rg_tp_config_t *c, rg_error_
 static rg_status_t make_queues(rg_tp_t *tp, rg_error_t *err) {
     struct ibv_device_attr d;
     if (ibv_query_device(tp->device, &d) != 0) return fail_errno(err, errno, "cannot ask the device");
+    tp->windowed = (d.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+    /* Elsewhere a page that the adapter knows would be missing in a forked child, with whatever else lies in it. */
+    tp->direct = ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
     if (d.max_srq < 1) return rg_fail(err, RG_ERR_NOTSUP, 0, "rdma: the device has no shared receive queues");
     uint32_t want = RGR_CHUNKS_MAX * RGR_CHUNK;
     tp->srq_max = (uint32_t)d.max_srq_wr < want ? (uint32_t)d.max_srq_wr : want;
@@ -118,6 +121,7 @@ void rgr_close_device(rg_tp_t *tp) {
     if (tp->cq) ibv_destroy_cq(tp->cq);
     rgr_slots_free(tp);
     if (tp->ready) ibv_destroy_comp_channel(tp->ready);
+    rgr_mem_free(tp);
     if (tp->pd) ibv_dealloc_pd(tp->pd);
     if (tp->events) rdma_destroy_event_channel(tp->events);
     if (tp->epoll >= 0) close(tp->epoll);
@@ -137,7 +141,7 @@ static int queue_pair(rg_tp_t *tp, rgr_side_t *s) {
                                   .recv_cq = tp->cq,
                                   .srq = tp->srq,
                                   .qp_type = IBV_QPT_RC,
-                                  .cap = { .max_send_wr = RGR_SQ, .max_send_sge = 1, .max_inline_data = 256 } };
+                                  .cap = { .max_send_wr = RGR_SQ, .max_send_sge = 2, .max_inline_data = 256 } };
     uint32_t links = 0;
     rgr_completions(tp); /* the number of a queue pair may come again, and must find nothing of the last one's */
     for (uint32_t i = 0; i < tp->n_sides; i++) links += tp->sides[i] && tp->sides[i]->id;
@@ -159,7 +163,7 @@ static int queue_pair(rg_tp_t *tp, rgr_side_t *s) {
     s->hash_next = tp->by_qpn[s->qpn % RGR_HASH];
     tp->by_qpn[s->qpn % RGR_HASH] = s->index + 1;
     s->credits = RGR_CREDITS;
-    s->owed = s->sq_first = s->sq_n = s->unsignalled = 0;
+    s->owed = s->sq_first = s->sq_n = s->unsignalled = s->reads = s->reads_max = s->serves = 0;
     return 0;
 }
 
@@ -172,15 +176,19 @@ void rgr_unlink(rg_tp_t *tp, rgr_side_t *s) {
                 break;
             }
         (void)rdma_disconnect(s->id);
+        for (uint32_t i = 0; i < s->sq_n; i++) { /* windows before the queue pair that they belong to */
+            rgr_work_t *w = &s->sq[(s->sq_first + i) % RGR_SQ];
+            if (w->closes) rgr_window_drop(tp, w->closes);
+            w->closes = NULL;
+        }
+        while (s->spent) {
+            rgr_window_t *w = s->spent;
+            s->spent = w->next;
+            rgr_window_drop(tp, w);
+        }
         rdma_destroy_qp(s->id);
         s->queue_pair = 0;
-        for (; s->sq_n; s->sq_n--, s->sq_first = (s->sq_first + 1) % RGR_SQ) {
-            uint32_t k = s->sq[s->sq_first];
-            if (k == RGR_NO_SLOT) continue;
-            rgr_slot_t *slot = &tp->send_chunks[k / RGR_CHUNK][k % RGR_CHUNK];
-            slot->next = tp->free_sends;
-            tp->free_sends = slot;
-        }
+        rgr_work_forget(tp, s);
     }
     rdma_destroy_id(s->id);
     s->id = NULL;
@@ -223,6 +231,12 @@ void rgr_up(rg_tp_t *tp, uint32_t link) {
     s->heard_by_ns = rg_os_now_ns() + s->quiet_ns;
     if (s->heard_by_ns < tp->next_timer) tp->next_timer = s->heard_by_ns;
     s->note_due = tp->note != 0;
+    struct ibv_qp_attr a;
+    struct ibv_qp_init_attr unused;
+    if (ibv_query_qp(s->id->qp, &a, IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &unused) == 0) {
+        s->reads_max = a.max_rd_atomic < RGR_READS ? a.max_rd_atomic : RGR_READS;
+        s->serves = a.max_dest_rd_atomic;
+    }
     rg_mbox_up(&tp->box, link);
     rgr_pump(tp, s);
 }
@@ -241,9 +255,12 @@ static struct rdma_conn_param greeting(const rg_tp_t *tp, const rg_mbox_link_t *
     memcpy(h.from, tp->identity, 16);
     memcpy(h.to, l->peer.identity, 16);
     rgr_hello_put(bytes, &h);
-    return (struct rdma_conn_param){
-        .private_data = bytes, .private_data_len = RGR_HELLO, .retry_count = RETRIES, .rnr_retry_count = 7
-    };
+    return (struct rdma_conn_param){ .private_data = bytes,
+                                     .private_data_len = RGR_HELLO,
+                                     .responder_resources = RDMA_MAX_RESP_RES,
+                                     .initiator_depth = RDMA_MAX_INIT_DEPTH,
+                                     .retry_count = RETRIES,
+                                     .rnr_retry_count = 7 };
 }
 
 rg_status_t rgr_dial(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err) {
@@ -266,8 +283,12 @@ rg_status_t rgr_dial(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_er
 
 /* ---- Who wants to be let in ---- */
 
+/* Says which version refuses, and nothing else to whom may be a stranger. */
 static void refuse(struct rdma_cm_id *id) {
-    (void)rdma_reject(id, NULL, 0);
+    static const rgr_hello_t nobody;
+    uint8_t bytes[RGR_HELLO];
+    rgr_hello_put(bytes, &nobody);
+    (void)rdma_reject(id, bytes, RGR_HELLO);
     rdma_destroy_id(id);
 }
 
@@ -378,6 +399,16 @@ static void lost_all(rg_tp_t *tp) {
         if (tp->sides[i] && tp->sides[i]->id) rgr_down(tp, i, "rdma: the device was removed");
 }
 
+static void refused(rg_tp_t *tp, uint32_t link, int reason, const uint8_t *data, uint32_t len) {
+    uint8_t own[RGR_HELLO];
+    rgr_hello_put(own, &(rgr_hello_t){ { 0 }, { 0 }, { 0 } });
+    int theirs = rgr_hello_version(data, len), ours = rgr_hello_version(own, RGR_HELLO);
+    if (theirs && theirs != ours)
+        rgr_down(tp, link, "rdma: the peer has version %d of this transport, this library %d: use one version", theirs,
+                 ours);
+    else rgr_down(tp, link, "rdma: the peer refused the connection (reason %d)", reason);
+}
+
 static void on_side(rg_tp_t *tp, rgr_side_t *s, enum rdma_cm_event_type type, int status, const uint8_t *data,
                     uint32_t len) {
     uint32_t link = s->index;
@@ -397,7 +428,7 @@ static void on_side(rg_tp_t *tp, rgr_side_t *s, enum rdma_cm_event_type type, in
     case RDMA_CM_EVENT_ROUTE_ERROR:
         rgr_down(tp, link, "rdma: no way to the peer: %s", strerror(status < 0 ? -status : EHOSTUNREACH));
         break;
-    case RDMA_CM_EVENT_REJECTED: rgr_down(tp, link, "rdma: the peer refused the connection (reason %d)", status); break;
+    case RDMA_CM_EVENT_REJECTED: refused(tp, link, status, data, len); break;
     case RDMA_CM_EVENT_UNREACHABLE:
     case RDMA_CM_EVENT_CONNECT_ERROR:
         rgr_down(tp, link, "rdma: the peer cannot be reached (%s)", strerror(status < 0 ? -status : ETIMEDOUT));

@@ -1,7 +1,8 @@
 /* rdma_internal.h: what the parts of the RDMA transport share. rdma.c has the table and what a user asks for,
  * rdma_msg.c sends and takes messages, rdma_conn.c makes and ends connections, rdma_wire.c has the bytes. It relies on
- * libibverbs and librdmacm, and on mbox.h for messages that come whole. Every byte travels through memory of the
- * transport's own: no buffer of a caller is ever registered, so that nothing remote can reach one, whatever dies. */
+ * libibverbs and librdmacm, and on mbox.h for messages that come whole; rdma_mem.c knows memory of callers. No key that
+ * a peer could write with is ever made: what lands in a caller's buffer has been fetched by our own adapter, or copied
+ * by us, so that nothing remote can change one, whatever dies. What a peer may read ends with its link. */
 #ifndef RG_RDMA_INTERNAL_H
 #define RG_RDMA_INTERNAL_H
 
@@ -11,9 +12,11 @@
 #include <rdma/rdma_cma.h>
 
 #define RGR_SLOT 32768u /* of memory for one message, its header among it */
-#define RGR_HEAD 80u
-#define RGR_ROOM 32640u /* payload of one message at most; a multiple of 64 */
-#define RGR_CREDITS 16u /* messages that a peer may have on their way to us */
+#define RGR_HEAD 96u
+#define RGR_ROOM 32640u       /* payload of one message at most; a multiple of 64 */
+#define RGR_READ (128u << 10) /* most that one read fetches, and */
+#define RGR_READS 4u          /* so many at once of one peer: what a fence may have to wait for */
+#define RGR_CREDITS 16u       /* messages that a peer may have on their way to us */
 #define RGR_SQ 32u
 #define RGR_CHUNK 16u /* slots that are registered together */
 #define RGR_CHUNKS_MAX 128u
@@ -28,15 +31,17 @@
 /* What a message is. */
 typedef enum rgr_type {
     RGR_DATA = 1, /* whole */
-    RGR_RTS,      /* a large one is here: `total` bytes, known as `sid` */
+    RGR_RTS,      /* a large one is here: `total` bytes, known as `sid`; with `key` it may be read, at `offset` */
     RGR_CTS,      /* send the message `sid` in pieces of `step` bytes, to `rid`; 0: nobody wants its bytes */
     RGR_PIECE,    /* bytes from `offset` of what is received as `rid` */
-    RGR_NOTE      /* note and credits, which all messages carry, alone */
+    RGR_NOTE,     /* note and credits, which all messages carry, alone */
+    RGR_GOT,      /* all of `sid` has been read, as `rid` */
+    RGR_DONE      /* nothing of `rid` changed until all of it was on the other side: it is good */
 } rgr_type_t;
 
 typedef struct rgr_head {
     rgr_type_t type;
-    uint32_t credits, len, sid, rid, step;
+    uint32_t credits, len, sid, rid, step, key;
     rg_tag_t tag;
     uint64_t note, total, offset;
 } rgr_head_t;
@@ -50,6 +55,7 @@ void rgr_head_put(uint8_t out[RGR_HEAD], const rgr_head_t *h);
 const char *rgr_head_get(const uint8_t *in, uint32_t bytes, rgr_head_t *h);
 void rgr_hello_put(uint8_t out[RGR_HELLO], const rgr_hello_t *h);
 int rgr_hello_get(const uint8_t *in, uint32_t len, rgr_hello_t *h); /* 0 or -1 */
+int rgr_hello_version(const uint8_t *in, uint32_t len);             /* of any version; 0: it is no greeting */
 uint32_t rgr_addr_put(uint8_t *out, const struct sockaddr_storage *a);
 int rgr_addr_get(const uint8_t *in, uint32_t len, struct sockaddr_storage *a); /* 0 or -1 */
 
@@ -63,32 +69,69 @@ typedef struct rgr_slot {
     int told;     /* held: UNEXPECTED was reported */
 } rgr_slot_t;
 
-/* A message that is to be sent. */
+/* Memory of callers that the adapter knows. */
+typedef struct rgr_mem {
+    struct rgr_mem *next;
+    uint64_t id; /* as in memory.h */
+    uintptr_t from, to;
+    struct ibv_mr *mr; /* NULL: the adapter would not have it */
+    uint32_t uses;     /* windows in it, messages from and to it, and work of the adapter */
+    int gone;          /* taken back by its owner: ends with its last use */
+} rgr_mem_t;
+
+/* Lets one peer read one message. */
+typedef struct rgr_window {
+    struct rgr_window *next;
+    struct ibv_mw *mw;
+    rgr_mem_t *mem; /* that it lies in, while it is open */
+} rgr_window_t;
+
+/* A message that is to be sent. One that was fenced stays, without its cookie, while the adapter or the peer may still
+ * read it. */
 typedef struct rgr_out {
     struct rgr_out *next;
     rg_tp_send_t s;
     uint32_t sid, rid, step; /* large ones */
+    uint32_t busy;           /* pieces that the adapter has not delivered */
+    int fenced;
     uint64_t offset;
+    rgr_mem_t *mem; /* NULL: it is copied */
+    rgr_window_t *window;
 } rgr_out_t;
 
 typedef struct rgr_list {
     rgr_out_t *first, **tail;
 } rgr_list_t;
 
-/* A large message that comes in pieces. */
+/* A large message that comes in pieces, or is read. */
 typedef struct rgr_in {
     struct rgr_in *next;
     rg_tp_recv_t r;
-    uint64_t got;
+    uint64_t got, begun; /* begun: asked of the adapter */
     uint32_t rid, step;
+    rgr_mem_t *mem; /* read: that it goes to; else NULL */
+    uint64_t remote;
+    uint32_t sid, key, busy; /* busy: reads under way */
+    int told, fenced;        /* told: the peer knows that we need its memory no more */
 } rgr_in_t;
+
+/* What the adapter has been asked for. */
+typedef struct rgr_work {
+    uint32_t slot; /* RGR_NO_SLOT: none was needed */
+    uint32_t bytes;
+    rgr_mem_t *mem;
+    rgr_out_t *out;
+    rgr_in_t *in;
+    rgr_window_t *closes;
+} rgr_work_t;
 
 /* A large message that nobody has asked for; and an answer that waits for its turn. */
 typedef struct rgr_rts {
     struct rgr_rts *next;
+    rgr_type_t type; /* of an answer: CTS or GOT */
     rg_tag_t tag;
-    uint64_t total;
-    uint32_t sid, rid, step;
+    uint64_t total, remote;
+    uint32_t sid, rid, step, key;
 } rgr_rts_t;
 
 /* What a link has beside its half of the mbox. */
@@ -97,10 +140,14 @@ typedef struct rgr_side {
     uint32_t index, gen;   /* gen: of the connection, so that completions of an older one are known */
     uint32_t qpn, hash_next;
     int queue_pair, accepted, routed; /* routed: nothing but the group's nonce is missing to connect */
-    uint32_t credits, owed; /* messages that may be sent; that the peer has to hear may be sent again */
+    uint32_t credits, owed;           /* messages that may be sent; that the peer has to hear may be sent again */
     uint32_t inline_max;
-    uint32_t sq_first, sq_n, unsignalled, sq[RGR_SQ]; /* slots of sends on their way; RGR_NO_SLOT: none was needed */
-    rgr_list_t queue, asked, flowing;                 /* not begun; announced; in pieces */
+    uint32_t reads, reads_max, serves; /* under way; most at once; those of the peer that our adapter may answer */
+    uint32_t sq_first, sq_n, unsignalled;
+    rgr_work_t sq[RGR_SQ];
+    /* Not begun; announced; in pieces; all pieces are under way, or read by the peer; fenced, see rgr_out_t. */
+    rgr_list_t queue, asked, flowing, ending, fenced;
+    rgr_window_t *spent; /* to be closed */
     rgr_in_t *ins;
     rgr_rts_t *rts, *answers, **answers_tail;
     uint32_t n_rts, next_id;
@@ -137,6 +184,14 @@ struct rg_tp {
     rgr_slot_t *send_chunks[RGR_SEND_CHUNKS];
     uint32_t n_chunks, n_send_chunks, srq_max;
     rgr_slot_t *free_sends;
+    rgr_mem_t *mems;
+    uint64_t mems_seen; /* generation of memory.h */
+    rgr_window_t *windows;
+    uint32_t n_windows, n_fenced; /* n_fenced: receives whose reads a fence waits for */
+    int direct, windowed;         /* memory of callers may be registered; and windows made in it */
+    uint64_t copied, reduced;     /* bytes, by the processor */
+    void (*log)(void *user, rg_log_level_t level, const char *line);
+    void *log_user;
     uint32_t by_qpn[RGR_HASH]; /* link + 1 */
     rgr_pending_t pending[RGR_PENDING_MAX];
     uint32_t n_pending;
@@ -149,9 +204,9 @@ void rgr_close_device(rg_tp_t *tp);
 rg_status_t rgr_dial(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err);
 void rgr_accept_pending(rg_tp_t *tp, uint64_t now);
 void rgr_nonce_known(rg_tp_t *tp);
-void rgr_events(rg_tp_t *tp, uint64_t now);       /* of connections and of the device */
-void rgr_unlink(rg_tp_t *tp, rgr_side_t *s);      /* ends the connection, if there is one; no event is told */
-void rgr_up(rg_tp_t *tp, uint32_t link);          /* if it is not up already */
+void rgr_events(rg_tp_t *tp, uint64_t now);  /* of connections and of the device */
+void rgr_unlink(rg_tp_t *tp, rgr_side_t *s); /* ends the connection, if there is one; no event is told */
+void rgr_up(rg_tp_t *tp, uint32_t link);     /* if it is not up already */
 void rgr_down(rg_tp_t *tp, uint32_t link, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 rgr_side_t *rgr_side_of_qpn(rg_tp_t *tp, uint32_t qpn);
 
@@ -167,5 +222,17 @@ int rgr_want(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r); /* 1: it meets 
 void rgr_held_again(rg_tp_t *tp, rgr_side_t *s);
 void rgr_cancel(rg_tp_t *tp, rgr_side_t *s, uint64_t below, rg_tp_status_t st); /* below 0: everything */
 void rgr_list_init(rgr_list_t *l);
+void rgr_fence_wait(rg_tp_t *tp);                 /* until no receive that was fenced can be written to */
+void rgr_work_forget(rg_tp_t *tp, rgr_side_t *s); /* the queue pair is gone, and with it what it was asked for */
+
+/* rdma_mem.c */
+rgr_mem_t *rgr_mem_get(rg_tp_t *tp, const void *p, uint64_t bytes); /* NULL: it is not registered, and is copied */
+void rgr_mem_use(rgr_mem_t *m);
+void rgr_mem_put(rg_tp_t *tp, rgr_mem_t *m);
+void rgr_mem_look(rg_tp_t *tp); /* lets go what has been taken back */
+void rgr_mem_free(rg_tp_t *tp);
+rgr_window_t *rgr_window_new(rg_tp_t *tp); /* NULL: there is none */
+void rgr_window_closed(rg_tp_t *tp, rgr_window_t *w);
+void rgr_window_drop(rg_tp_t *tp, rgr_window_t *w); /* at once */
 
 #endif

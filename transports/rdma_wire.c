@@ -6,9 +6,10 @@
 #include <netinet/in.h>
 #include <string.h>
 
-#define HEAD_MAGIC 0x31724752u  /* "RGr1" */
-#define HELLO_MAGIC 0x31684752u /* "RGh1" */
-#define ADDR_MAGIC 0x31614752u  /* "RGa1" */
+#define HEAD_MAGIC 0x32724752u  /* "RGr2" */
+#define HELLO_MAGIC 0x00684752u /* "RGh", and the version as a digit */
+#define VERSION 2u
+#define ADDR_MAGIC 0x31614752u /* "RGa1" */
 
 void rgr_head_put(uint8_t out[RGR_HEAD], const rgr_head_t *h) {
     put32(out, HEAD_MAGIC);
@@ -25,6 +26,8 @@ void rgr_head_put(uint8_t out[RGR_HEAD], const rgr_head_t *h) {
     put64(out + 56, h->note);
     put64(out + 64, h->total);
     put64(out + 72, h->offset);
+    put32(out + 80, h->key);
+    memset(out + 84, 0, RGR_HEAD - 84);
 }
 
 const char *rgr_head_get(const uint8_t *in, uint32_t bytes, rgr_head_t *h) {
@@ -45,26 +48,35 @@ const char *rgr_head_get(const uint8_t *in, uint32_t bytes, rgr_head_t *h) {
     h->note = get64(in + 56);
     h->total = get64(in + 64);
     h->offset = get64(in + 72);
-    if (h->type < RGR_DATA || h->type > RGR_NOTE) return "a message of unknown type";
+    h->key = get32(in + 80);
+    if (h->type < RGR_DATA || h->type > RGR_DONE) return "a message of unknown type";
     if (h->len != bytes - RGR_HEAD || h->len > RGR_ROOM) return "a message of another length than it says";
     if (h->credits > RGR_CREDITS) return "more credits than there are";
     if (h->len && h->type != RGR_DATA && h->type != RGR_PIECE) return "a payload where none belongs";
     if (h->type == RGR_RTS && h->total <= RGR_ROOM) return "an announcement of a small message";
     if (h->type == RGR_CTS && (h->step > RGR_ROOM || (h->rid != 0) != (h->step != 0))) return "pieces of a bad size";
     if (h->type == RGR_PIECE && (!h->len || !h->rid)) return "a piece of nothing";
+    if (h->key && (h->type != RGR_RTS || h->total > UINT64_MAX - h->offset)) return "a key to no memory";
+    if (h->type == RGR_GOT && (!h->sid || !h->rid)) return "an answer to nothing";
+    if (h->type == RGR_DONE && !h->rid) return "the end of nothing";
     return NULL;
 }
 
 void rgr_hello_put(uint8_t out[RGR_HELLO], const rgr_hello_t *h) {
-    put32(out, HELLO_MAGIC);
+    put32(out, HELLO_MAGIC | ('0' + VERSION) << 24);
     put32(out + 4, RGR_SLOT << 8 | RGR_CREDITS);
     memcpy(out + 8, h->nonce, 16);
     memcpy(out + 24, h->from, 16);
     memcpy(out + 40, h->to, 16);
 }
 
+int rgr_hello_version(const uint8_t *in, uint32_t len) {
+    if (!in || len < RGR_HELLO || (get32(in) & 0xffffffu) != HELLO_MAGIC || in[3] < '1' || in[3] > '9') return 0;
+    return in[3] - '0';
+}
+
 int rgr_hello_get(const uint8_t *in, uint32_t len, rgr_hello_t *h) {
-    if (!in || len < RGR_HELLO || get32(in) != HELLO_MAGIC || get32(in + 4) != (RGR_SLOT << 8 | RGR_CREDITS)) return -1;
+    if (rgr_hello_version(in, len) != (int)VERSION || get32(in + 4) != (RGR_SLOT << 8 | RGR_CREDITS)) return -1;
     memcpy(h->nonce, in + 8, 16);
     memcpy(h->from, in + 24, 16);
     memcpy(h->to, in + 40, 16);

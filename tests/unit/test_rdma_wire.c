@@ -16,6 +16,9 @@ static const rgr_head_t piece = { .type = RGR_PIECE,
                                   .note = 0x1122334455667788u,
                                   .total = 70000,
                                   .offset = 1000 };
+static const rgr_head_t readable = {
+    .type = RGR_RTS, .sid = 4, .key = 0xa1b2c3d4u, .total = 1 << 20, .offset = 1ull << 40
+};
 
 Test(rdma_wire, head__written_and_read__the_same) {
     uint8_t b[RGR_HEAD];
@@ -44,7 +47,7 @@ Test(rdma_wire, head__that_lies__is_refused) {
     cr_assert_not_null(refused(piece, RGR_HEAD + 499));
     cr_assert_not_null(refused(piece, RGR_HEAD + 501));
     cr_assert_not_null(refused((rgr_head_t){ .type = 0 }, RGR_HEAD));
-    cr_assert_not_null(refused((rgr_head_t){ .type = (rgr_type_t)6 }, RGR_HEAD));
+    cr_assert_not_null(refused((rgr_head_t){ .type = (rgr_type_t)8 }, RGR_HEAD));
     cr_assert_not_null(refused((rgr_head_t){ .type = RGR_NOTE, .credits = RGR_CREDITS + 1 }, RGR_HEAD));
     cr_assert_not_null(refused((rgr_head_t){ .type = RGR_NOTE, .len = 1 }, RGR_HEAD + 1));
     cr_assert_not_null(refused((rgr_head_t){ .type = RGR_DATA, .len = RGR_ROOM + 1 }, RGR_HEAD + RGR_ROOM + 1));
@@ -55,6 +58,27 @@ Test(rdma_wire, head__that_lies__is_refused) {
     cr_assert_not_null(refused((rgr_head_t){ .type = RGR_PIECE, .rid = 1 }, RGR_HEAD));
     cr_assert_not_null(refused((rgr_head_t){ .type = RGR_PIECE, .len = 1 }, RGR_HEAD + 1));
     cr_assert_null(refused((rgr_head_t){ .type = RGR_NOTE, .credits = RGR_CREDITS }, RGR_HEAD));
+}
+
+Test(rdma_wire, key__to_what_cannot_be_read__is_refused) {
+    uint8_t b[RGR_HEAD];
+    rgr_head_t h = readable, got;
+    rgr_head_put(b, &h);
+    cr_assert_null(rgr_head_get(b, RGR_HEAD, &got));
+    cr_assert(got.key == readable.key && got.offset == readable.offset && got.total == readable.total);
+    h.offset = UINT64_MAX - h.total; /* ends with the address space */
+    cr_assert_null(refused(h, RGR_HEAD));
+    h.offset++;
+    cr_assert_not_null(refused(h, RGR_HEAD));
+    for (int t = RGR_DATA; t <= RGR_DONE; t++) { /* only an announcement has one */
+        h = (rgr_head_t){ .type = (rgr_type_t)t, .sid = 1, .rid = 1, .step = 64, .total = 1 << 20, .key = 1 };
+        h.len = t == RGR_DATA || t == RGR_PIECE ? 64 : 0;
+        cr_assert((refused(h, RGR_HEAD + h.len) == NULL) == (t == RGR_RTS), "type %d", t);
+    }
+    cr_assert_not_null(refused((rgr_head_t){ .type = RGR_GOT, .sid = 1 }, RGR_HEAD));
+    cr_assert_not_null(refused((rgr_head_t){ .type = RGR_GOT, .rid = 1 }, RGR_HEAD));
+    cr_assert_not_null(refused((rgr_head_t){ .type = RGR_DONE }, RGR_HEAD));
+    cr_assert_not_null(refused((rgr_head_t){ .type = RGR_DONE, .rid = 1, .len = 1 }, RGR_HEAD + 1));
 }
 
 Test(rdma_wire, hello__cut_or_of_another_version__is_refused) {
@@ -69,6 +93,13 @@ Test(rdma_wire, hello__cut_or_of_another_version__is_refused) {
         cr_assert_eq(rgr_hello_get(b, RGR_HELLO, &got), -1, "byte %d", i);
         b[i] ^= 1;
     }
+    int own = rgr_hello_version(b, RGR_HELLO);
+    cr_assert_geq(own, 2);
+    b[3] = '1'; /* of another version: not taken, but told from rubbish */
+    cr_assert(rgr_hello_get(b, RGR_HELLO, &got) == -1 && rgr_hello_version(b, RGR_HELLO) == 1);
+    b[0] ^= 1;
+    cr_assert_eq(rgr_hello_version(b, RGR_HELLO), 0);
+    cr_assert_eq(rgr_hello_version(NULL, 0), 0);
 }
 
 Test(rdma_wire, address__of_both_families__comes_back) {

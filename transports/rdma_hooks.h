@@ -1,0 +1,11 @@
+/* rdma_hooks.h: mistakes that a test has the RDMA transport make, to see that they are noticed. Relies on nothing. It
+ * must not be used by anything but tests, and all is zero elsewhere. */
+#ifndef RG_RDMA_HOOKS_H
+#define RG_RDMA_HOOKS_H
+
+typedef struct rgr_hooks {
+    int no_fence_wait; /* fence() returns while the adapter still reads into buffers */
+} rgr_hooks_t;
+extern rgr_hooks_t rgr_hooks;
+
+#endif
