@@ -29,6 +29,8 @@ typedef struct rg_dl_round {
     float *scaled, *avg; /* scratch; the result */
     float *kept;         /* what error feedback kept before this round, to go back to */
     uint64_t n;
+    void (*between)(void *); /* NULL. Tests: called between head and share */
+    void *between_arg;
     /* out */
     int included;    /* this member's share is in it */
     uint64_t newest; /* round that is known to be decided */
@@ -105,6 +107,8 @@ struct rg_diloco {
     uint32_t moving; /* fragment that is taken in */
     uint64_t sent_at;
     rg_dl_round_t round;
+    void (*between)(void *); /* of rounds */
+    void *between_arg;
     pthread_mutex_t lock;
     pthread_cond_t cond;
     pthread_t thread;

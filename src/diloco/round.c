@@ -109,6 +109,7 @@ static rg_status_t attempt(rg_dl_round_t *r, int merge, double length, uint64_t 
         return RG_OK;
     }
     const float *in = share(r, sum, merge, length);
+    if (r->between) r->between(r->between_arg);
     in_time(r, deadline, &o);
     if (r->top) r->st = rg_topk_all_reduce(r->top, in, r->avg, r->n, RG_SPARSE_AVG_WORLD, &o);
     else if (r->z) r->st = rg_quant_all_reduce(r->z, in, r->avg, r->n, RG_AVG, &o);

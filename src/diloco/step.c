@@ -87,7 +87,9 @@ void rg_dl_send(rg_diloco_t *d, uint32_t p, int finite, int how) {
                                 .scaled = d->scaled,
                                 .avg = d->avg,
                                 .kept = d->kept ? d->kept + f->at : NULL,
-                                .n = f->count };
+                                .n = f->count,
+                                .between = d->between,
+                                .between_arg = d->between_arg };
     d->flying = p;
     d->sent_at = d->step;
     rg_dl_launch(d, (how & RG_DL_HERE) != 0);
