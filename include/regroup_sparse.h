@@ -179,9 +179,23 @@ typedef struct rg_sparse_how {
     rg_sparse_result_t result;
     rg_sparse_algorithm_t algorithm;
     uint64_t topk; /* RG_SPARSE_TOPK */
+
+    /* How values travel: in a wire form, with its flags, seed and scale (form is 0); NULL: as they are. Lists are of
+     * F32 then. What a member says is what its values decode to, in blocks along its list; the sum of it is encoded
+     * once, by whom it was added up, and everybody, that one too, takes what it decodes to: all members get the same
+     * bits. They depend on the algorithm, as everybody's lists to everybody (GATHER, and BY_SIZE of two members) are
+     * quantised once, all others twice. A value, or a sum, that is not finite is INVALID everywhere, naming the rank,
+     * without RG_QUANT_SATURATE. The wire form is equal on all members, the seed need not be. */
+    const rg_quant_t *quant;
+
+    /* What was left out, for this member to add to what it says next (error feedback): of each element of `in` that is
+     * not in the result (TOPK) the value, of each that is, what its value is more than what it was said to be; those
+     * for which that is 0 are not in it. A list of in's length and type, not of BLOCKS, with room for in->values, in
+     * memory of its own; written when the call succeeds, and only then. Each member's own choice; NULL: not wanted. */
+    rg_sparse_t *rest;
 } rg_sparse_how_t;
 #define RG_SPARSE_HOW_INIT                                                                                             \
-    { (uint32_t)sizeof(rg_sparse_how_t), RG_SPARSE_SUM, RG_SPARSE_UNION, RG_SPARSE_BY_SIZE, 0 }
+    { (uint32_t)sizeof(rg_sparse_how_t), RG_SPARSE_SUM, RG_SPARSE_UNION, RG_SPARSE_BY_SIZE, 0, 0, 0 }
 
 /* Holds the memory that its calls use. The group may be a sub-group; it outlives the reducer. One thread at a time.
  * INVALID, NOMEM. */
@@ -199,6 +213,10 @@ void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z);
  * timeout_ms, on_fault and result count; the bytes in the result are those of the whole call. */
 rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
                                  const rg_sparse_how_t *how, const rg_opts_t *opts);
+
+/* With how->quant: how far a value of the last successful result may be from what it would be without; the same on all
+ * members. By f32 arithmetic itself it is off as any sum is. 0 before the first, and without. */
+double rg_sparse_bound(const rg_sparse_reducer_t *z);
 
 /* ---- Elements that a seed chooses -----------------------------------------------------------------------------------
  *

@@ -25,6 +25,10 @@ const char *rg_flaw_text(rg_flaw_t flaw) {
     case RG_FLAW_COUNT: return "counts or bits that do not come to the number of values";
     case RG_FLAW_MEMORY: return "no memory";
     case RG_FLAW_ROOM: return "no room for a dense result";
+    case RG_FLAW_REST:
+        return "a rest that is no list of the same length and type, is of blocks, or has room for fewer values than "
+               "the input has";
+    case RG_FLAW_FINITE: return "a value that is not finite; RG_QUANT_SATURATE would replace it";
     case RG_FLAW_BYTES: return "received what no member of this version sends";
     default: return "nothing wrong";
     }

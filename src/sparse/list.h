@@ -33,6 +33,8 @@ typedef enum rg_flaw {
     RG_FLAW_COUNT,  /* counts or bits do not come to `values` */
     RG_FLAW_MEMORY, /* of the member, not of the list */
     RG_FLAW_ROOM,   /* no room for a dense result */
+    RG_FLAW_REST,   /* what is left out has no room */
+    RG_FLAW_FINITE, /* of values that are to be quantised, or of their sums */
     RG_FLAW_BYTES   /* what arrived was not made by this library */
 } rg_flaw_t;
 const char *rg_flaw_text(rg_flaw_t flaw);
@@ -74,13 +76,20 @@ typedef enum rg_slice_kind {
 #define RG_SLICE_ONLY_DENSE 0x10u
 
 /* k elements of the part [base, base + len) of a vector, with values of `width` bytes. block: what BLOCKS are of; 0:
- * there are none. */
+ * there are none. Where there is a q, values are f32 here and travel in its wire form, in the order of the elements;
+ * op and first number them for its random numbers, and `room` is where those of a part that is read are decoded to. */
 typedef struct rg_part {
     uint64_t base, len, k;
     const uint64_t *at;
     const uint8_t *val;
     uint32_t width, block;
+    const rg_quant_t *q;
+    uint64_t op, first;
+    float *room;
 } rg_part_t;
+
+/* Bytes that the values of a part take on their way. */
+uint64_t rg_part_values(const rg_part_t *p);
 
 typedef struct rg_slice {
     rg_slice_kind_t kind;
@@ -93,7 +102,8 @@ int rg_part_in_blocks(const rg_part_t *p);
 
 /* The kind of fewest bytes among those allowed; where values forbid what is allowed, another. */
 rg_slice_t rg_slice_choose(const rg_part_t *p, uint32_t allowed);
-void rg_slice_write(const rg_part_t *p, const rg_slice_t *s, uint8_t *to);
+/* 0: a value that is to be quantised is not finite; the bytes then hold anything. */
+int rg_slice_write(const rg_part_t *p, const rg_slice_t *s, uint8_t *to);
 
 /* Reads a part, window by window. The bytes may come from anywhere. */
 typedef struct rg_cursor {
@@ -133,6 +143,11 @@ typedef struct rg_merged {
  */
 int rg_merge(rg_cursor_t *cursors, uint32_t ranks, uint64_t base, uint64_t len, rg_sparse_op_t op,
              const rg_casts_t *casts, rg_merged_t *m);
+
+/* A number of which k or more of n magnitudes are at least, and fewer than k are above; top: the largest of them. Any
+ * n: the tables of topk.h count up to 2^32 - 1, and the other one does beyond. */
+uint32_t rg_threshold(const uint32_t *mag, uint64_t n, uint64_t k, uint32_t top);
+uint32_t rg_threshold_wide(const uint32_t *mag, uint64_t n, uint64_t k);
 
 /* Keeps the k elements of largest magnitude. mag has room for m->n. */
 void rg_merged_topk(rg_merged_t *m, uint64_t k, const rg_casts_t *casts, uint32_t *mag);

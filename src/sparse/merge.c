@@ -126,13 +126,38 @@ static uint32_t magnitudes(const rg_merged_t *m, const rg_casts_t *casts, uint32
     return top;
 }
 
+/* Bits of a magnitude that are settled at a time: 31 of them in three passes. */
+#define DIGIT 11u
+
+/* The k-th largest: its uppermost bits by counting how many have each, then the next among those that share them. */
+uint32_t rg_threshold_wide(const uint32_t *mag, uint64_t n, uint64_t k) {
+    uint64_t many[1u << DIGIT];
+    uint32_t found = 0, settled = 0; /* the bits of the k-th largest that are known, and which they are */
+    for (uint32_t shift = 3 * DIGIT; shift != 0;) {
+        uint32_t digit = (1u << DIGIT) - 1;
+        shift -= DIGIT;
+        memset(many, 0, sizeof many);
+        for (uint64_t i = 0; i < n; i++)
+            if ((mag[i] & settled) == found) many[mag[i] >> shift & digit]++;
+        while (digit != 0 && many[digit] < k) k -= many[digit--];
+        found |= digit << shift;
+        settled |= ((1u << DIGIT) - 1) << shift;
+    }
+    return found;
+}
+
+uint32_t rg_threshold(const uint32_t *mag, uint64_t n, uint64_t k, uint32_t top) {
+    if (n > UINT32_MAX) return rg_threshold_wide(mag, n, k);
+    return rg_topk_level()->threshold(mag, (uint32_t)n, (uint32_t)k, top);
+}
+
 void rg_merged_topk(rg_merged_t *m, uint64_t k, const rg_casts_t *casts, uint32_t *mag) {
-    if (m->n <= k || m->n > UINT32_MAX) return;
+    if (m->n <= k) return;
     if (k == 0) {
         m->n = 0;
         return;
     }
-    uint32_t top = magnitudes(m, casts, mag), t = rg_topk_level()->threshold(mag, (uint32_t)m->n, (uint32_t)k, top);
+    uint32_t top = magnitudes(m, casts, mag), t = rg_threshold(mag, m->n, k, top);
     uint64_t above = 0, have = 0;
     for (uint64_t i = 0; i < m->n; i++) above += mag[i] > t;
     uint64_t equal = k - above;
@@ -149,10 +174,9 @@ void rg_merged_topk(rg_merged_t *m, uint64_t k, const rg_casts_t *casts, uint32_
 
 void rg_merged_sample(const rg_merged_t *m, const rg_casts_t *casts, uint32_t *mag, uint32_t *samples) {
     memset(samples, 0, RG_SAMPLES * sizeof *samples);
-    if (m->n == 0 || m->n > UINT32_MAX) return;
+    if (m->n == 0) return;
     uint32_t top = magnitudes(m, casts, mag);
-    for (uint32_t i = 0; i < RG_SAMPLES; i++)
-        samples[i] = rg_topk_level()->threshold(mag, (uint32_t)m->n, (uint32_t)rg_sample_reach(m->n, i), top);
+    for (uint32_t i = 0; i < RG_SAMPLES; i++) samples[i] = rg_threshold(mag, m->n, rg_sample_reach(m->n, i), top);
 }
 
 void rg_merged_reaching(rg_merged_t *m, uint32_t least, const rg_casts_t *casts, uint32_t *mag) {

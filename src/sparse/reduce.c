@@ -8,6 +8,7 @@
 #include "sparse/list.h"
 #include "sparse/reducer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +48,8 @@ typedef struct job {
     rg_merged_t part;                  /* what this member adds up */
     rg_merged_t pick;                  /* of all parts, for TOPK */
     uint64_t found, total, least_room; /* total: values of the result */
+    const rg_quant_t *q;               /* how values travel; NULL: as they are */
+    double bound;                      /* of what is encoded of this member's part; in the end of all parts */
 } job_t;
 
 rg_status_t rg_sparse_reducer_create(rg_group_t *group, rg_sparse_reducer_t **out, rg_error_t *err) {
@@ -62,9 +65,9 @@ rg_status_t rg_sparse_reducer_create(rg_group_t *group, rg_sparse_reducer_t **ou
 void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z) {
     if (z == NULL) return;
     rg_later_end(z->queue);
-    rg_room_t *rooms[] = { &z->places,   &z->small,    &z->out,     &z->in,       &z->part_at,
-                           &z->part_val, &z->part_who, &z->some_at, &z->some_val, &z->pick_at,
-                           &z->pick_val, &z->pick_who, &z->mag,     &z->cuts,     &z->elements };
+    rg_room_t *rooms[] = { &z->places,   &z->small,   &z->out,      &z->in,      &z->part_at,  &z->part_val,
+                           &z->part_who, &z->some_at, &z->some_val, &z->pick_at, &z->pick_val, &z->pick_who,
+                           &z->mag,      &z->cuts,    &z->elements, &z->said,    &z->heard,    &z->own };
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) free(rooms[i]->p);
     free(z);
 }
@@ -128,12 +131,20 @@ static uint64_t first_at(const job_t *j, uint64_t from) {
 /* This member's elements of part r, or, to gather, of everything. */
 static rg_part_t own_part(const job_t *j, uint32_t r) {
     uint64_t base = j->gather ? 0 : part_at(j, r), end = j->gather ? j->in->n : part_at(j, r + 1);
-    rg_part_t p = { .base = base, .len = end - base, .width = j->casts.width, .block = j->block };
+    rg_part_t p = { .base = base, .len = end - base, .width = j->casts.width, .block = j->block, .q = j->q };
     if (j->flaw != RG_FLAW_NONE) return p;
     uint64_t first = first_at(j, base);
     p.k = first_at(j, end) - first;
     p.at = (const uint64_t *)j->z->places.p + first;
     p.val = (const uint8_t *)j->in->val + first * p.width;
+    p.op = j->z->calls, p.first = first;
+    return p;
+}
+
+/* The same, as what the others take its values for. */
+static rg_part_t own_said(const job_t *j, uint32_t r) {
+    rg_part_t p = own_part(j, r);
+    if (j->q != NULL && p.k != 0) p.val = j->z->said.p + p.first * sizeof(float);
     return p;
 }
 
@@ -180,10 +191,15 @@ static int part_memory(job_t *j, uint64_t cap) {
     return 1;
 }
 
-/* For the candidates of all parts. */
+/* For the candidates of all parts, and for what the values of any of them decode to. */
 static int pick_memory(job_t *j) {
     rg_sparse_reducer_t *z = j->z;
-    uint64_t cap = j->found;
+    uint64_t cap = j->found, most = 0;
+    for (uint32_t r = 0; j->q != NULL && r < j->f.n; r++) {
+        uint64_t count = j->told_in[r].count_flaw & TOP_MASK;
+        most = count > most ? count : most;
+    }
+    if (!rg_room_for(&z->heard, most * sizeof(float))) return 0;
     if (j->how.result != RG_SPARSE_TOPK) return 1;
     if (!rg_room_for(&z->pick_at, cap * 8) || !rg_room_for(&z->pick_val, cap * j->casts.width) ||
         !rg_room_for(&z->pick_who, cap * 2) || !rg_room_for(&z->mag, cap * 4))
@@ -206,7 +222,7 @@ static rg_status_t exchange(job_t *j, const void *out, void *in, uint64_t each) 
 
 /* Whether a size is one that a part of so many elements can have: sums of such sizes are far from overflowing. */
 static int can_be(const job_t *j, uint64_t kind_bytes, uint64_t count, uint64_t len) {
-    return (kind_bytes & TOP_MASK) <= len * (j->casts.width + 9) + 64 && count <= len;
+    return (kind_bytes & TOP_MASK) <= len * (j->casts.width + 9) + 128 && count <= len;
 }
 
 /* What is in slices[] to the others, and what they said they would send, to z->in. */
@@ -228,6 +244,11 @@ static uint64_t call_of(const job_t *j) {
     uint64_t h = rg_frame_mix(rg_frame_mix(0x73706172u, j->in->n), (uint64_t)j->in->dtype << 32 | j->how.op);
     h = rg_frame_mix(h, (uint64_t)j->how.result << 32 | j->how.algorithm);
     h = rg_frame_mix(rg_frame_mix(h, j->how.result == RG_SPARSE_TOPK ? j->how.topk : 0), j->block);
+    if (j->q != NULL) {
+        uint32_t scale;
+        memcpy(&scale, &j->q->scale, sizeof scale);
+        h = rg_frame_mix(rg_frame_mix(h, (uint64_t)j->q->wire << 32 | j->q->flags), scale);
+    }
     return h << 32 | cuts_hash(j);
 }
 
@@ -261,8 +282,8 @@ static rg_status_t judge_heads(job_t *j) {
         j->least_room = h->room < j->least_room ? h->room : j->least_room;
         if (h->call >> 32 != j->heads_out[j->f.rank].call >> 32 && st != RG_ERR_MISMATCH)
             st = rg_refuse(j->f.g, RG_ERR_MISMATCH,
-                           "%s: rank %u calls it with another length, type, block, operator, result or algorithm than "
-                           "rank %u",
+                           "%s: rank %u calls it with another length, type, block, operator, result, algorithm or wire "
+                           "form than rank %u",
                            j->f.name, r, j->f.rank);
         else if (flaw != RG_FLAW_NONE && st == RG_OK)
             st = rg_refuse(j->f.g,
@@ -280,9 +301,47 @@ static rg_status_t judge_heads(job_t *j) {
     return st;
 }
 
+/* Room for what values decode to, others' and this member's own. 0: no memory. */
+static int coded_memory(job_t *j) {
+    rg_part_t mine = own_part(j, j->f.rank);
+    uint64_t heard = 0;
+    for (uint32_t r = 0; r < j->f.n; r++) heard += j->heads_in[r].count_flaw & TOP_MASK;
+    return j->q == NULL ||
+           (rg_room_for(&j->z->heard, heard * sizeof(float)) &&
+            rg_room_for(&j->z->said, j->in->values * sizeof(float)) && rg_room_for(&j->z->own, rg_part_values(&mine)));
+}
+
+/* How far sums may be off by what was said of the values that they are made of. */
+static void hear_bound(job_t *j, const uint8_t *values, uint64_t k) {
+    double b = rg_quant_bound(j->q, values, k);
+    int sums = j->how.op == RG_SPARSE_SUM || j->how.op == RG_SPARSE_AVG_WORLD;
+    if (!(b >= 0)) b = INFINITY; /* which no sender of this library makes */
+    if (j->how.op == RG_SPARSE_AVG_WORLD) b /= j->f.n;
+    j->bound = sums ? j->bound + b : fmax(j->bound, b);
+}
+
+/* Writes what this member says of part r, and notes what its values stand for then. Its own part is encoded too, though
+ * it does not travel: what a member says of an element does not depend on who adds it up. */
+static void say_part(job_t *j, uint32_t r) {
+    rg_part_t p = own_part(j, r);
+    const rg_slice_t *s = &j->slices[r];
+    uint8_t *to = j->z->out.p + j->at_out[r];
+    const uint8_t *values = to + (s->bytes - (s->bytes != 0 ? rg_part_values(&p) : 0));
+    if (j->q != NULL && r == j->f.rank && !j->gather) {
+        values = j->z->own.p;
+        rg_quant_encode(j->q, p.op, p.first, (const float *)(const void *)p.val, p.k, j->z->own.p);
+    } else {
+        rg_slice_write(&p, s, to);
+    }
+    if (j->q == NULL || p.k == 0) return;
+    rg_quant_decode(j->q->wire, values, p.k, (float *)j->z->said.p + p.first);
+    if (r == j->f.rank || j->gather) hear_bound(j, values, p.k);
+}
+
 /* Everybody's elements of this member's part, brought together. 0: what arrived was wrong. */
 static int bring_together(job_t *j) {
-    rg_part_t mine = own_part(j, j->f.rank);
+    rg_part_t mine = own_said(j, j->f.rank);
+    float *room = (float *)j->z->heard.p;
     for (uint32_t r = 0; r < j->f.n; r++) {
         const head_t *h = &j->heads_in[r];
         rg_part_t p = mine;
@@ -290,10 +349,14 @@ static int bring_together(job_t *j) {
             rg_cursor_open(&j->cursors[r], &p, RG_SLICE_LIST, NULL, 0, &j->casts);
             continue;
         }
+        const uint8_t *bytes = j->z->in.p + j->at_in[r];
+        uint64_t n = h->kind_bytes & TOP_MASK;
         p.k = h->count_flaw & TOP_MASK;
-        rg_cursor_open(&j->cursors[r], &p, (rg_slice_kind_t)(h->kind_bytes >> TOP_SHIFT), j->z->in.p + j->at_in[r],
-                       h->kind_bytes & TOP_MASK, &j->casts);
+        p.room = room;
+        room += p.k;
+        rg_cursor_open(&j->cursors[r], &p, (rg_slice_kind_t)(h->kind_bytes >> TOP_SHIFT), bytes, n, &j->casts);
         if (h->kind_bytes >> TOP_SHIFT >= RG_SLICE_LIST) j->cursors[r].bad = 1;
+        if (j->q != NULL && p.k != 0 && !j->cursors[r].bad) hear_bound(j, bytes + (n - rg_part_values(&p)), p.k);
     }
     if (!rg_merge(j->cursors, j->f.n, mine.base, mine.len, j->how.op, &j->casts, &j->part)) return 0;
     mine.at = j->part.at, mine.k = j->part.n;
@@ -310,12 +373,10 @@ static rg_status_t there(job_t *j, rg_flaw_t *arrived) {
         j->at_out[r] = j->gather ? 0 : all;
         all += j->counts_out[r];
     }
-    if (!part_memory(j, cap) || !rg_room_for(&j->z->out, j->gather ? j->slices[0].bytes : all))
+    if (!part_memory(j, cap) || !coded_memory(j) || !rg_room_for(&j->z->out, j->gather ? j->slices[0].bytes : all))
         return rg_frame_no_memory(&j->f);
-    for (uint32_t r = 0; r < (j->gather ? 1 : j->f.n); r++) {
-        rg_part_t p = own_part(j, r);
-        rg_slice_write(&p, &j->slices[r], j->z->out.p + j->at_out[r]);
-    }
+    j->bound = 0;
+    for (uint32_t r = 0; r < (j->gather ? 1 : j->f.n); r++) say_part(j, r);
     rg_status_t st = j->f.n == 1 ? RG_OK : travel(j, 0);
     if (st != RG_OK) return st;
     *arrived = bring_together(j) ? RG_FLAW_NONE : RG_FLAW_BYTES;
@@ -372,7 +433,8 @@ static rg_part_t told_part(job_t *j, uint32_t r) {
     uint64_t base = part_at(j, j->f.rank);
     rg_part_t p = { .base = base, .len = part_at(j, j->f.rank + 1) - base, .width = j->casts.width, .block = j->block };
     p.at = m->at, p.val = m->val, p.k = m->n;
-    if (j->how.result == RG_SPARSE_TOPK || j->alone[r] == 0) return p;
+    p.q = j->q, p.op = j->z->calls + 1, p.first = base;
+    if (j->how.result == RG_SPARSE_TOPK || j->alone[r] == 0 || j->q != NULL) return p;
     uint64_t *at = (uint64_t *)j->z->some_at.p, have = 0;
     uint8_t *val = j->z->some_val.p;
     for (uint64_t i = 0; i < m->n; i++) {
@@ -396,7 +458,29 @@ static rg_slice_t told_slice(job_t *j, uint32_t r, rg_part_t *p) {
     return slice_for(p, RG_SPARSE_FULL, 1);
 }
 
-static rg_status_t back(job_t *j, rg_flaw_t arrived) {
+/* Sums that travel quantised are encoded once, for all, who had a value that nobody else had included, since it comes
+ * back otherwise than it went. Who added them up takes what they decode to as well. */
+static rg_status_t back_coded(job_t *j, rg_flaw_t arrived) {
+    rg_part_t p = told_part(j, j->f.rank);
+    rg_slice_t s = slice_for(&p, j->how.algorithm, 1);
+    if (!rg_room_for(&j->z->out, s.bytes)) return rg_frame_no_memory(&j->f);
+    if (arrived == RG_FLAW_NONE && !rg_slice_write(&p, &s, j->z->out.p)) arrived = RG_FLAW_FINITE;
+    if (arrived == RG_FLAW_NONE && p.k != 0) {
+        const uint8_t *values = j->z->out.p + (s.bytes - rg_part_values(&p));
+        j->bound += rg_quant_bound(j->q, values, p.k);
+        rg_quant_decode(j->q->wire, values, p.k, (float *)(void *)j->part.val);
+    }
+    uint64_t bound;
+    memcpy(&bound, &j->bound, sizeof bound);
+    for (uint32_t r = 0; r < j->f.n; r++) {
+        j->slices[r] = r != j->f.rank && arrived == RG_FLAW_NONE ? s : (rg_slice_t){ RG_SLICE_NONE, 0, 0 };
+        j->told_out[r] = (told_t){ j->slices[r].bytes | (uint64_t)j->slices[r].kind << TOP_SHIFT,
+                                   j->part.n | (uint64_t)arrived << TOP_SHIFT, bound };
+    }
+    return RG_OK;
+}
+
+static rg_status_t back_plain(job_t *j, rg_flaw_t arrived) {
     uint64_t all = 0, wide = j->part.n;
     if (!rg_room_for(&j->z->some_at, wide * 8) || !rg_room_for(&j->z->some_val, wide * j->casts.width))
         return rg_frame_no_memory(&j->f);
@@ -412,16 +496,27 @@ static rg_status_t back(job_t *j, rg_flaw_t arrived) {
         j->told_out[r] =
             (told_t){ s.bytes | (uint64_t)s.kind << TOP_SHIFT, j->part.n | (uint64_t)arrived << TOP_SHIFT, p.k };
     }
+    return rg_room_for(&j->z->out, all) ? RG_OK : rg_frame_no_memory(&j->f);
+}
+
+static rg_status_t back(job_t *j, rg_flaw_t arrived) {
+    rg_status_t st = j->q != NULL ? back_coded(j, arrived) : back_plain(j, arrived);
     j->told_in[j->f.rank] = j->told_out[j->f.rank];
-    if (!rg_room_for(&j->z->out, all)) return rg_frame_no_memory(&j->f);
-    rg_status_t st = exchange(j, j->told_out, j->told_in, sizeof(told_t));
+    if (st == RG_OK) st = exchange(j, j->told_out, j->told_in, sizeof(told_t));
     if (st != RG_OK) return st;
     j->found = 0;
     for (uint32_t r = 0; r < j->f.n; r++) {
         const told_t *t = &j->told_in[r];
         uint64_t count = t->count_flaw & TOP_MASK, len = part_at(j, r + 1) - part_at(j, r);
-        if (t->count_flaw >> TOP_SHIFT != 0 || !can_be(j, t->kind_bytes, count, len) || t->sent > count)
+        rg_flaw_t flaw = (rg_flaw_t)(t->count_flaw >> TOP_SHIFT);
+        double bound;
+        if (flaw == RG_FLAW_FINITE)
+            return rg_refuse(j->f.g, RG_ERR_INVALID, "%s: the sums of rank %u have %s", j->f.name, r,
+                             rg_flaw_text(flaw));
+        if (flaw != RG_FLAW_NONE || !can_be(j, t->kind_bytes, count, len) || (j->q == NULL && t->sent > count))
             return rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: rank %u has %s", j->f.name, r, rg_flaw_text(RG_FLAW_BYTES));
+        memcpy(&bound, &t->sent, sizeof bound);
+        if (j->q != NULL) j->bound = fmax(j->bound, bound >= 0 ? bound : INFINITY);
         j->found += count;
     }
     return RG_OK;
@@ -432,8 +527,8 @@ static rg_status_t sums_travel(job_t *j) {
     for (uint32_t r = 0; r < j->f.n; r++) {
         rg_part_t p;
         j->counts_out[r] = j->slices[r].bytes;
-        j->at_out[r] = all;
-        if (r != j->f.rank && j->slices[r].bytes != 0) {
+        j->at_out[r] = j->q != NULL ? 0 : all;
+        if (j->q == NULL && r != j->f.rank && j->slices[r].bytes != 0) {
             rg_slice_t s = told_slice(j, r, &p);
             rg_slice_write(&p, &s, j->z->out.p + all);
         }
@@ -453,10 +548,11 @@ static int part_to(job_t *j, uint32_t r, rg_writer_t *w) {
     rg_part_t p = own_part(j, r);
     uint64_t count = 0;
     uint32_t block = j->how.result == RG_SPARSE_TOPK ? 0 : j->block; /* the largest are not whole blocks */
-    if (j->how.result == RG_SPARSE_TOPK) p.k = 0;
+    if (j->how.result == RG_SPARSE_TOPK || j->q != NULL) p.k = 0;    /* everything is told */
     rg_cursor_open(&mine, &p, RG_SLICE_LIST, NULL, 0, &j->casts);
     const told_t *t = &j->told_in[r];
-    p.k = t->sent;
+    p.k = j->q != NULL ? t->count_flaw & TOP_MASK : t->sent;
+    p.room = (float *)j->z->heard.p;
     rg_slice_kind_t kind = (rg_slice_kind_t)(t->kind_bytes >> TOP_SHIFT);
     if (kind >= RG_SLICE_LIST) return 0;
     rg_cursor_open(&theirs, &p, kind, j->z->in.p + j->at_in[r], t->kind_bytes & TOP_MASK, &j->casts);
@@ -484,7 +580,7 @@ static int part_to(job_t *j, uint32_t r, rg_writer_t *w) {
 static void merged_to(const job_t *j, const rg_merged_t *m, uint64_t base, uint64_t len, rg_writer_t *w) {
     rg_window_t win;
     rg_cursor_t c;
-    rg_part_t p = { base, len, m->n, m->at, m->val, j->casts.width, 0 };
+    rg_part_t p = { .base = base, .len = len, .k = m->n, .at = m->at, .val = m->val, .width = j->casts.width };
     rg_cursor_open(&c, &p, RG_SLICE_LIST, NULL, 0, &j->casts);
     for (uint64_t first = 0; first < len; first += RG_WINDOW) {
         uint32_t some = len - first < RG_WINDOW ? (uint32_t)(len - first) : RG_WINDOW;
@@ -526,9 +622,50 @@ static rg_status_t fits(job_t *j) {
                      j->f.name, (unsigned long long)j->total, (unsigned long long)j->least_room);
 }
 
+/* What is left of `many` elements from number i on: of those that are not in the result all, of the others what their
+ * values are more than what was said of them. kept: the result, where not everything is in it; *k: how far it has been
+ * gone through. */
+static void left_of(const job_t *j, uint64_t i, uint32_t many, const rg_merged_t *kept, uint64_t *k, float *left) {
+    const uint64_t *at = (const uint64_t *)j->z->places.p + i;
+    const float *said = (const float *)j->z->said.p + i;
+    rg_red_copy(&j->casts.in, left, (const uint8_t *)j->in->val + i * j->casts.width, many);
+    for (uint32_t e = 0; e < many; e++) {
+        while (kept != NULL && *k < kept->n && kept->at[*k] < at[e]) ++*k;
+        if (kept != NULL && (*k == kept->n || kept->at[*k] != at[e])) continue;
+        left[e] = j->q != NULL ? left[e] - said[e] : 0.0f;
+        if (!isfinite(left[e])) left[e] = 0.0f;
+    }
+}
+
+/* Before the result, which may lie where the input does. */
+static void write_rest(job_t *j, const rg_merged_t *kept) {
+    rg_sparse_t *to = j->how.rest;
+    const uint64_t *at = (const uint64_t *)j->z->places.p;
+    uint64_t i = 0, k = 0;
+    rg_writer_t w;
+    if (to == NULL) return;
+    rg_writer_begin(&w, to, &j->casts);
+    for (uint64_t first = 0; first < j->in->n; first += RG_WINDOW) {
+        rg_window_t win = { { 0 }, { 0 } };
+        float left[RG_WINDOW];
+        uint32_t len = j->in->n - first < RG_WINDOW ? (uint32_t)(j->in->n - first) : RG_WINDOW, many = 0;
+        while (i + many < j->in->values && at[i + many] < first + len) many++;
+        if (many != 0) left_of(j, i, many, kept, &k, left);
+        for (uint32_t e = 0; e < many; e++) {
+            uint64_t place = at[i + e] - first;
+            win.v[place] = left[e];
+            if (left[e] != 0.0f) win.has[place / 64] |= 1ull << place % 64;
+        }
+        if (many != 0 || to->index == RG_INDEX_DENSE) rg_writer_window(&w, first, len, &win);
+        i += many;
+    }
+    rg_writer_end(&w);
+}
+
 /* m: what has been brought together of the whole vector; NULL: the parts. */
 static void write_result(job_t *j, const rg_merged_t *m) {
     rg_writer_t w;
+    write_rest(j, j->how.result == RG_SPARSE_TOPK ? m : NULL);
     if (goes_dense(j)) j->to->index = RG_INDEX_DENSE;
     rg_writer_begin(&w, j->to, &j->casts);
     if (is_long(j)) w.elements = (uint32_t *)j->z->elements.p;
@@ -580,6 +717,24 @@ static rg_status_t attempt(job_t *j) {
 
 /* ---- The call ---------------------------------------------------------------------------------------------------- */
 
+static rg_flaw_t look_rest(const job_t *j) {
+    if (j->how.rest == NULL) return RG_FLAW_NONE;
+    rg_sparse_t to = *j->how.rest;
+    to.values = to.index == RG_INDEX_DENSE ? to.n : j->in->values;
+    return to.size != sizeof to || to.n != j->in->n || to.dtype != j->in->dtype || to.index == RG_INDEX_BLOCKS ||
+                   j->how.rest->values < to.values || rg_list_form(&to) != RG_FLAW_NONE
+               ? RG_FLAW_REST
+               : RG_FLAW_NONE;
+}
+
+static rg_flaw_t look_finite(const job_t *j) {
+    const float *v = (const float *)(const void *)j->in->val;
+    int finite = 1;
+    if (j->q == NULL || (j->q->flags & RG_QUANT_SATURATE)) return RG_FLAW_NONE;
+    for (uint64_t i = 0; i < j->in->values; i++) finite &= isfinite(v[i]) != 0;
+    return finite ? RG_FLAW_NONE : RG_FLAW_FINITE;
+}
+
 /* What is wrong here is told to the others, who are told what they have wrong in turn, so that all end alike. */
 static rg_flaw_t look(job_t *j) {
     const rg_sparse_t *in = j->in;
@@ -594,30 +749,65 @@ static rg_flaw_t look(job_t *j) {
     flaw = rg_list_form(&to);
     if (flaw != RG_FLAW_NONE) return flaw;
     if (to.index == RG_INDEX_DENSE && j->to->values < to.n) return RG_FLAW_ROOM;
+    flaw = look_rest(j);
+    if (flaw == RG_FLAW_NONE) flaw = look_finite(j);
+    if (flaw != RG_FLAW_NONE) return flaw;
     if (!rg_room_for(&j->z->places, in->values * 8)) return RG_FLAW_MEMORY;
     return rg_list_places(in, (uint64_t *)j->z->places.p);
 }
 
+rg_status_t rg_sparse_how_in(rg_group_t *g, const rg_sparse_how_t *how, rg_sparse_how_t *out) {
+    static const rg_sparse_how_t plain = RG_SPARSE_HOW_INIT;
+    static const char *const name = "sparse all_reduce";
+    *out = plain;
+    if (how == NULL) return RG_OK;
+    /* Programs that were built before values could be quantised know of nothing from there on. */
+    if (how->size != sizeof *how && how->size != offsetof(rg_sparse_how_t, quant))
+        return rg_refuse(g, RG_ERR_INVALID, "%s: how is not initialised: use RG_SPARSE_HOW_INIT", name);
+    memcpy(out, how, how->size);
+    if ((unsigned)out->op > RG_SPARSE_MIN || (unsigned)out->result > RG_SPARSE_AUTO ||
+        (unsigned)out->algorithm > RG_SPARSE_FULL)
+        return rg_refuse(g, RG_ERR_INVALID, "%s: operator %d, result %d, algorithm %d: one of them is unknown", name,
+                         (int)out->op, (int)out->result, (int)out->algorithm);
+    const rg_quant_t *q = out->quant;
+    float x = 0;
+    uint8_t w[128];
+    if (q == NULL) return RG_OK;
+    if (q->size != sizeof *q || rg_quant_encode(q, 0, 0, &x, 1, w) != RG_OK)
+        return rg_refuse(
+            g, RG_ERR_INVALID,
+            "%s: how->quant is not initialised (RG_QUANT_INIT), or its wire form, flags or scale unknown or "
+            "not allowed",
+            name);
+    if (q->form != RG_QUANT_AUTO)
+        return rg_refuse(g, RG_ERR_NOTSUP, "%s: how->quant names the form %s; lists have algorithms instead", name,
+                         rg_quant_form_name(q->form) != NULL ? rg_quant_form_name(q->form) : "?");
+    return RG_OK;
+}
+
+double rg_sparse_bound(const rg_sparse_reducer_t *z) { return z != NULL ? z->bound : 0; }
+
 rg_status_t rg_sparse_run(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out, const rg_sparse_how_t *how,
                           const rg_opts_t *opts, rg_stop_t *stop) {
-    static const rg_sparse_how_t plain = RG_SPARSE_HOW_INIT;
-    job_t j = { .z = z, .in = in, .to = out, .how = how != NULL && how->size == sizeof *how ? *how : plain };
+    job_t j = { .z = z, .in = in, .to = out };
     rg_status_t st = rg_frame_open(&j.f, z->g, "sparse all_reduce", opts);
+    if (st == RG_OK) st = rg_sparse_how_in(z->g, how, &j.how);
     if (st != RG_OK) return st;
     j.f.stop = stop;
-    if (in == NULL || in->size != sizeof *in || out == NULL || out->size != sizeof *out ||
-        (how != NULL && how->size != sizeof *how))
-        return rg_refuse(z->g, RG_ERR_INVALID, "%s: in, out or how is not initialised: use the RG_..._INIT", j.f.name);
-    if ((unsigned)j.how.op > RG_SPARSE_MIN || (unsigned)j.how.result > RG_SPARSE_AUTO ||
-        (unsigned)j.how.algorithm > RG_SPARSE_FULL)
-        return rg_refuse(z->g, RG_ERR_INVALID, "%s: operator %d, result %d, algorithm %d: one of them is unknown",
-                         j.f.name, (int)j.how.op, (int)j.how.result, (int)j.how.algorithm);
+    if (in == NULL || in->size != sizeof *in || out == NULL || out->size != sizeof *out)
+        return rg_refuse(z->g, RG_ERR_INVALID, "%s: in or out is not initialised: use RG_SPARSE_INIT", j.f.name);
+    j.q = j.how.quant;
+    if (j.q != NULL && in->dtype != RG_F32)
+        return rg_refuse(z->g, RG_ERR_NOTSUP, "%s: values of %s are not quantised on their way; those of float32 are",
+                         j.f.name, rg_dtype_name(in->dtype));
     if (!rg_casts_init(&j.casts, in->dtype)) rg_casts_init(&j.casts, RG_F32);
     j.block = in->index == RG_INDEX_BLOCKS ? rg_sparse_block(in) : 0;
     j.flaw = look(&j);
     j.room = out->index == RG_INDEX_DENSE ? UINT64_MAX : out->values;
     do st = attempt(&j);
     while (rg_frame_more(&j.f, st, 1));
+    z->calls += 2; /* what is begun again is rounded as it was */
+    if (st == RG_OK) z->bound = j.q != NULL ? j.bound : 0;
     if (st == RG_ERR_CAPACITY) out->values = j.total;
     return rg_frame_close(&j.f, st);
 }

@@ -14,9 +14,10 @@ struct rg_sparse_request {
     uint64_t n;
     rg_dtype_t dtype;
     rg_sparse_op_t op;
-    int has_how;
     rg_sparse_t list; /* what `in` is of a list, and how it is to be done: the caller's may be gone by then */
     rg_sparse_how_t how;
+    rg_quant_t quant;
+    int has_how;
     rg_seeded_how_t seeded;
 };
 
@@ -50,22 +51,24 @@ rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, 
 
 static rg_status_t run_lists(rg_later_call_t *c) {
     rg_sparse_request_t *q = request_of(c);
-    return rg_sparse_run(q->z, &q->list, q->out, q->has_how ? &q->how : NULL, &c->o, &c->stop);
+    return rg_sparse_run(q->z, &q->list, q->out, &q->how, &c->o, &c->stop);
 }
 
 rg_status_t rg_sparse_iall_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
                                   const rg_sparse_how_t *how, const rg_opts_t *opts, rg_sparse_request_t **req) {
     rg_sparse_request_t *q = NULL;
+    rg_sparse_how_t means;
     if (req != NULL) *req = NULL;
     if (z == NULL) return RG_ERR_INVALID;
     if (in == NULL || out == NULL) return rg_refuse(z->g, RG_ERR_INVALID, "%s: %s is NULL", what, in ? "out" : "in");
-    rg_status_t st = begin(z->g, opts, req, run_lists, &q);
+    rg_status_t st = rg_sparse_how_in(z->g, how, &means);
+    if (st == RG_OK) st = begin(z->g, opts, req, run_lists, &q);
     if (st != RG_OK) return st;
     q->z = z;
     q->list = *in;
     q->out = out;
-    q->has_how = how != NULL;
-    if (how != NULL) q->how = *how;
+    q->how = means;
+    if (means.quant != NULL) q->quant = *means.quant, q->how.quant = &q->quant;
     return start(&z->queue, q, req);
 }
 

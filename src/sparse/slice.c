@@ -10,6 +10,10 @@
 
 static uint64_t per(uint64_t n, uint64_t each) { return n / each + (n % each != 0); }
 
+uint64_t rg_part_values(const rg_part_t *p) {
+    return p->q != NULL ? rg_quant_bytes(p->q->wire, p->k) : p->k * p->width;
+}
+
 /* ---- The choice -------------------------------------------------------------------------------------------------- */
 
 /* With the better of two shifts: about the mean distance. */
@@ -26,12 +30,12 @@ static rg_slice_t rice(const rg_part_t *p) {
     }
     uint64_t bits_high = p->k * (high + 1) + ones_high, bits_low = p->k * (low + 1) + ones_low;
     rg_slice_t s = { RG_SLICE_RICE, bits_low < bits_high ? low : high, 0 };
-    s.bytes = 1 + per(bits_low < bits_high ? bits_low : bits_high, 8) + p->k * p->width;
+    s.bytes = 1 + per(bits_low < bits_high ? bits_low : bits_high, 8) + rg_part_values(p);
     return s;
 }
 
-static uint64_t bitmap_bytes(const rg_part_t *p) { return per(p->len, 8) + p->k * p->width; }
-static uint64_t blocks_bytes(const rg_part_t *p) { return per(per(p->len, p->block), 8) + p->k * p->width; }
+static uint64_t bitmap_bytes(const rg_part_t *p) { return per(p->len, 8) + rg_part_values(p); }
+static uint64_t blocks_bytes(const rg_part_t *p) { return per(per(p->len, p->block), 8) + rg_part_values(p); }
 
 int rg_part_in_blocks(const rg_part_t *p) {
     uint64_t there = 0, last = UINT64_MAX;
@@ -46,9 +50,10 @@ int rg_part_in_blocks(const rg_part_t *p) {
     return there == p->k;
 }
 
-/* Whether no value looks like one that is not there. */
+/* Whether no value looks like one that is not there. Among values of a wire form there is no mark for that. */
 static int no_marks(const rg_part_t *p) {
     uint64_t marks = 0;
+    if (p->q != NULL) return p->k == p->len;
     if (p->width == 4) {
         for (uint64_t i = 0; i < p->k; i++) {
             uint32_t u;
@@ -72,7 +77,7 @@ static void better(rg_slice_t *best, rg_slice_kind_t kind, uint64_t bytes) {
 rg_slice_t rg_slice_choose(const rg_part_t *p, uint32_t allowed) {
     rg_slice_t best = { RG_SLICE_NONE, 0, 0 };
     if (p->k == 0) return best;
-    uint64_t dense = p->len * p->width;
+    uint64_t dense = p->q != NULL ? rg_part_values(p) : p->len * p->width;
     if (!(allowed & RG_SLICE_SPARSE)) {
         best = (rg_slice_t){ RG_SLICE_BITMAP, 0, bitmap_bytes(p) };
         return no_marks(p) ? (rg_slice_t){ RG_SLICE_DENSE, 0, dense } : best;
@@ -109,24 +114,28 @@ static void write_rice(const rg_part_t *p, uint32_t shift, uint8_t *to) {
     }
 }
 
-void rg_slice_write(const rg_part_t *p, const rg_slice_t *s, uint8_t *to) {
-    if (s->kind == RG_SLICE_NONE) return;
-    uint64_t values = p->k * p->width;
-    if (s->kind == RG_SLICE_DENSE) {
+int rg_slice_write(const rg_part_t *p, const rg_slice_t *s, uint8_t *to) {
+    if (s->kind == RG_SLICE_NONE) return 1;
+    uint64_t values = rg_part_values(p);
+    if (s->kind == RG_SLICE_DENSE && p->q == NULL) {
         if (p->k != p->len) memset(to, 0xff, (size_t)s->bytes);
         if (p->k == p->len) memcpy(to, p->val, (size_t)s->bytes);
         else if (p->width == 4)
             for (uint64_t i = 0; i < p->k; i++) memcpy(to + 4 * (p->at[i] - p->base), p->val + 4 * i, 4);
         else
             for (uint64_t i = 0; i < p->k; i++) memcpy(to + 2 * (p->at[i] - p->base), p->val + 2 * i, 2);
-        return;
+        return 1;
     }
     memset(to, 0, (size_t)(s->bytes - values));
     if (s->kind == RG_SLICE_RICE) write_rice(p, s->shift, to);
-    else
+    else if (s->kind != RG_SLICE_DENSE)
         for (uint64_t i = 0; i < p->k; i++)
             set_bit(to, (p->at[i] - p->base) / (s->kind == RG_SLICE_BLOCKS ? p->block : 1));
-    memcpy(to + (s->bytes - values), p->val, (size_t)values);
+    to += s->bytes - values;
+    if (p->q != NULL)
+        return rg_quant_encode(p->q, p->op, p->first, (const float *)(const void *)p->val, p->k, to) == RG_OK;
+    memcpy(to, p->val, (size_t)values);
+    return 1;
 }
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
@@ -161,13 +170,13 @@ static void advance(rg_cursor_t *c, uint64_t from) {
 void rg_cursor_open(rg_cursor_t *c, const rg_part_t *p, rg_slice_kind_t kind, const uint8_t *bytes, uint64_t n,
                     const rg_casts_t *casts) {
     *c = (rg_cursor_t){ .kind = kind, .casts = casts, .bits = bytes, .base = p->base, .len = p->len, .left = p->k };
-    uint64_t values = p->k * casts->width, want = n;
+    uint64_t values = kind == RG_SLICE_LIST ? 0 : rg_part_values(p), want = n;
     c->block = p->block;
     c->bad = p->k > p->len || (kind != RG_SLICE_LIST && (p->k == 0) != (kind == RG_SLICE_NONE));
     if (kind == RG_SLICE_NONE) want = 0;
     if (kind == RG_SLICE_BITMAP) want = per(p->len, 8) + values;
     if (kind == RG_SLICE_BLOCKS) want = p->block != 0 ? blocks_bytes(p) : n + 1;
-    if (kind == RG_SLICE_DENSE) want = p->len * casts->width;
+    if (kind == RG_SLICE_DENSE) want = p->q == NULL ? p->len * casts->width : p->k == p->len ? values : n + 1;
     if (kind == RG_SLICE_RICE && n < 1 + values) want = n + 1;
     if (kind < RG_SLICE_NONE || kind > RG_SLICE_LIST || want != n) c->bad = 1;
     if (kind == RG_SLICE_LIST) {
@@ -177,6 +186,10 @@ void rg_cursor_open(rg_cursor_t *c, const rg_part_t *p, rg_slice_kind_t kind, co
     }
     if (c->bad || kind == RG_SLICE_NONE || kind == RG_SLICE_LIST) return;
     c->val = kind == RG_SLICE_DENSE ? bytes : bytes + (n - values);
+    if (p->q != NULL) {
+        rg_quant_decode(p->q->wire, c->val, p->k, p->room);
+        c->val = (const uint8_t *)p->room;
+    }
     if (kind != RG_SLICE_RICE) return;
     c->shift = bytes[0];
     c->bits = bytes + 1;

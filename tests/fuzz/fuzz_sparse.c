@@ -34,7 +34,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 8) return 0;
     rg_slice_kind_t kind = (rg_slice_kind_t)(data[0] % RG_SLICE_LIST);
     uint64_t len = 1 + (data[1] | (uint64_t)data[2] << 8) % LEN_MOST, k = data[3] | (uint64_t)data[4] << 8;
-    rg_part_t p = { 64, len, k, NULL, NULL, 4, data[5] % 2 ? 64 : 0 };
+    rg_part_t p = { .base = 64, .len = len, .k = k, .width = 4, .block = data[5] % 2 ? 64 : 0 };
+    rg_quant_t q = RG_QUANT_INIT((rg_wire_t)((data[5] >> 1) % RG_WIRE_COUNT)); /* 0: values as they are */
+    static float room[LEN_MOST];
+    if (q.wire != 0) p.q = &q, p.room = room;
     /* Memory of its own, so that what is read beyond its end is seen. */
     uint8_t *w = malloc(size - 8 + 1);
     if (w == NULL) return 0;
@@ -46,9 +49,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         rg_slice_t s = rg_slice_choose(&p, RG_SLICE_ANY);
         uint8_t *back = malloc(s.bytes + 1);
         if (back == NULL) abort();
-        rg_slice_write(&p, &s, back);
-        if (read_part(&p, s.kind, back, s.bytes, again_at, again) != k) abort();
-        if (memcmp(at, again_at, k * sizeof *at) != 0 || memcmp(val, again, k * sizeof *val) != 0) abort();
+        int written = rg_slice_write(&p, &s, back);
+        if (!written && p.q == NULL) abort();
+        if (written && read_part(&p, s.kind, back, s.bytes, again_at, again) != k) abort();
+        if (written && memcmp(at, again_at, k * sizeof *at) != 0) abort();
+        if (p.q == NULL && memcmp(val, again, k * sizeof *val) != 0) abort();
         free(back);
     }
     rg_topk_t t = { (uint32_t)sizeof t, 1 + (data[6] | data[7] << 8) % 512, data[5] % 3 ? RG_TOPK_2BIT : RG_WIRE_I4,

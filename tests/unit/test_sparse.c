@@ -153,7 +153,8 @@ Test(sparse, parts__all_kinds_and_densities__read_as_written_and_never_more_than
         for (uint64_t i = 0; i < len; i++)
             if ((x[i] = element(k, 0, i, len, density, (support_t)(k % 5 % 4))) != 0.0f)
                 at[n] = base + i, val[n++] = x[i];
-        rg_part_t p = { base, len, n, at, (const uint8_t *)val, 4, k % 2 ? 64 : 0 };
+        rg_part_t p = { .base = base, .len = len, .k = n, .at = at, .val = (const uint8_t *)val, .width = 4 };
+        p.block = k % 2 ? 64 : 0;
         for (uint32_t allowed = 1; allowed < 32; allowed++) {
             if (allowed != RG_SLICE_SPARSE && allowed != RG_SLICE_ANY && allowed != RG_SLICE_ONLY_DENSE) continue;
             rg_slice_t s = rg_slice_choose(&p, allowed);
@@ -183,7 +184,7 @@ Test(sparse, parts__bytes_that_nobody_made__wrong_or_some_elements, .timeout = 6
     rg_casts_t casts;
     for (uint32_t round = 0; round < 20000; round++) {
         uint64_t len = 1 + rig_random(&seed) % 9000, bytes = rig_random(&seed) % 700;
-        rg_part_t p = { 0, len, rig_random(&seed) % 60, NULL, NULL, 4, round % 2 ? 128 : 0 };
+        rg_part_t p = { .len = len, .k = rig_random(&seed) % 60, .width = 4, .block = round % 2 ? 128 : 0 };
         rg_slice_kind_t kind = (rg_slice_kind_t)(rig_random(&seed) % 5);
         rg_casts_init(&casts, dtypes[round % 3]);
         if (kind == RG_SLICE_BITMAP) bytes = (len + 7) / 8 + p.k * casts.width;
