@@ -338,9 +338,12 @@ typedef struct rg_info {
     uint32_t holds_office; /* 1 while the group's coordinator runs in this process, in place of one that was lost */
     uint32_t stale; /* 1: a group of this name stopped or expelled this process (RG_ERR_NO_QUORUM, RG_ERR_EXPELLED), and
                        it has not been brought up to date since by rg_state_sync(): the others may have gone on */
+    uint64_t bytes_copied, bytes_reduced; /* over RDMA: payload that the processor copied within the transport, or
+                                             reduced from where it arrived; what adapters move alone is in neither.
+                                             Other transports do not count: 0 */
 } rg_info_t;
 #define RG_INFO_INIT                                                                                                   \
-    { sizeof(rg_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(rg_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 rg_status_t rg_group_info(rg_group_t *group, rg_info_t *info);
 
 /* Identity of the member that has `rank` now. INVALID when there is none. */

@@ -191,6 +191,10 @@ typedef struct rg_transport {
      * relay: lets these two peers meet here, until on is 0 or the link of one is dropped. */
     void (*route)(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *relay);
     void (*relay)(rg_tp_t *tp, const uint8_t a[16], const uint8_t b[16], int on);
+
+    /* Payload, in bytes, that the processor has moved on the way since open(): copied from one place to another, and
+     * reduced from where it arrived. May be NULL: it is not counted. */
+    void (*work)(rg_tp_t *tp, uint64_t *copied, uint64_t *reduced);
 } rg_transport_t;
 #define RG_TP_DONE_NOW 1
 

@@ -31,7 +31,7 @@ ENDS_WITH(rg_coordinator_config_t, reserved);
 ENDS_WITH(rg_opts_t, weight);
 ENDS_WITH(rg_result_t, weight_sum);
 ENDS_WITH(rg_change_t, stalled_ns);
-ENDS_WITH(rg_info_t, stale);
+ENDS_WITH(rg_info_t, bytes_reduced);
 ENDS_WITH(rg_grid_t, members);
 ENDS_WITH(rg_state_opts_t, timeout_ms);
 ENDS_WITH(rg_state_result_t, text);
@@ -46,6 +46,7 @@ GROWS(rg_opts_t, RG_OPTS_SIZE_FIRST);
 GROWS(rg_result_t, RG_RESULT_SIZE_FIRST);
 GROWS(rg_change_t, RG_CHANGE_SIZE_FIRST);
 GROWS(rg_info_t, RG_INFO_SIZE_FIRST);
+GROWS(rg_info_t, 96 + 1); /* without bytes_copied */
 GROWS(rg_grid_t, RG_GRID_SIZE_FIRST);
 GROWS(rg_state_opts_t, RG_STATE_OPTS_SIZE_FIRST);
 GROWS(rg_state_result_t, RG_STATE_RESULT_SIZE_FIRST);
@@ -64,7 +65,7 @@ _Static_assert(sizeof(rg_state_result_t) == 360, "rg_state_result_t changed size
 _Static_assert(sizeof(rg_state_serve_opts_t) == 24, "rg_state_serve_opts_t changed size");
 _Static_assert(sizeof(rg_grid_t) == 40, "rg_grid_t changed size");
 _Static_assert(sizeof(rg_strided_t) == 16, "rg_strided_t changed size; it has no struct_size and can never grow");
-_Static_assert(sizeof(rg_info_t) == 96, "rg_info_t changed size");
+_Static_assert(sizeof(rg_info_t) == 112, "rg_info_t changed size");
 _Static_assert(sizeof(rg_error_t) == 520, "rg_error_t changed size; it has no struct_size and can never grow");
 _Static_assert(sizeof(rg_unique_id_t) == 128, "rg_unique_id_t is passed by any means and can never change");
 #endif

@@ -198,6 +198,7 @@ static rg_status_t info_now(rg_group_t *h, rg_info_t *i) {
     i->newcomers_waiting = (uint32_t)rg_member_newcomers(g->core);
     i->holds_office = g->office != NULL;
     g->tp_ops->stats(g->tp, RG_TP_ALL_LINKS, &i->bytes_sent, &i->bytes_received);
+    if (g->tp_ops->work) g->tp_ops->work(g->tp, &i->bytes_copied, &i->bytes_reduced);
     rg_roster_put(r);
     return RG_OK;
 }

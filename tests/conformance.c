@@ -49,6 +49,7 @@ typedef struct ep {
 
 typedef struct env {
     const rg_transport_t *t;
+    const char *what; /* the subject */
     rg_tls_ctx_t *tls;
     rg_config_t conf;
     rg_simnet_t *world;
@@ -345,44 +346,7 @@ static void case_reduce_odd_element(env_t *e) {
     }
 }
 
-static void case_large_both_ways(env_t *e) {
-    uint8_t *c = malloc(BIG / 2);
-    CHECK(e, c && couple(e) == 0);
-    fill(big_a, BIG, 5);
-    memset(big_b, 0, BIG);
-    fill(c, BIG / 2, 9);
-    int ok = do_recv(e, 1, tag(1, 1, 0), big_b, BIG, 1) && do_send(e, 0, tag(1, 1, 0), big_a, BIG, 1) &&
-             do_send(e, 1, tag(1, 1, 0), c, BIG / 2, 2);
-    uint8_t *d = malloc(BIG / 2);
-    ok = ok && d && do_recv(e, 0, tag(1, 1, 0), d, BIG / 2, 2);
-    ok = ok && UNTIL(e, ended(e, 1, 1, RG_TP_DONE) && ended(e, 0, 1, RG_TP_DONE) && ended(e, 0, 2, RG_TP_DONE) &&
-                            ended(e, 1, 2, RG_TP_DONE));
-    ok = ok && holds(big_b, BIG, 5) && holds(d, BIG / 2, 9);
-    uint64_t sent = 0, received = 0;
-    e->t->stats(e->ep[0].tp, 0, &sent, &received);
-    free(c);
-    free(d);
-    CHECK(e, ok);
-    CHECK(e, sent == BIG && received == BIG / 2);
-}
-
-static void case_many_small(env_t *e) {
-    CHECK(e, couple(e) == 0);
-    for (int round = 0; round < 4; round++) {
-        memset(e->ep[0].ends, 0, sizeof e->ep[0].ends);
-        memset(e->ep[1].ends, 0, sizeof e->ep[1].ends);
-        for (uint32_t i = 0; i < 2000; i++) {
-            size_t n = i % 301;
-            fill(big_a + i * 512, n, i);
-            CHECK(e, do_recv(e, 1, tag(1, (uint64_t)round, i), big_b + i * 512, n, i));
-            CHECK(e, do_send(e, 0, tag(1, (uint64_t)round, i), big_a + i * 512, n, i));
-        }
-        for (uint32_t i = 0; i < 2000; i++) {
-            CHECK(e, UNTIL(e, ended(e, 1, i, RG_TP_DONE) && ended(e, 0, i, RG_TP_DONE)));
-            CHECK(e, holds(big_b + i * 512, i % 301, i));
-        }
-    }
-}
+#include "conformance_bulk.h"
 
 static void case_mismatch(env_t *e) {
     uint8_t out[64] = { 0 }, in[128];
@@ -791,6 +755,7 @@ static const struct {
     CASE(reduce_odd_element),
     CASE(large_both_ways),
     CASE(many_small),
+    CASE(work),
     CASE(mismatch),
     CASE(unexpected_waits),
     CASE(unexpected_is_passed),
@@ -859,6 +824,7 @@ static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
     rg_config_t conf = RG_CONFIG_INIT;
     memset(e, 0, sizeof *e);
     e->t = t;
+    e->what = subjects[s].name;
     e->conf = conf;
     e->conf.interface = subjects[s].interface;
     e->conf.rails = subjects[s].rails;

@@ -175,6 +175,12 @@ static void bench_tail(struct bench *b) {
         printf("\n");
         json_decref(all);
     } else {
+        if (!rg_group_info(b->c.g, &b->c.info) && (b->c.info.bytes_copied || b->c.info.bytes_reduced))
+            printf(
+                "# over RDMA the first member sent %llu bytes and received %llu; its processor copied %llu and reduced "
+                "%llu\n",
+                (unsigned long long)b->c.info.bytes_sent, (unsigned long long)b->c.info.bytes_received,
+                (unsigned long long)b->c.info.bytes_copied, (unsigned long long)b->c.info.bytes_reduced);
         printf("# errors: %llu%s\n", (unsigned long long)b->errors,
                b->changes ? "; the group lost members, some results were not checked" : "");
     }

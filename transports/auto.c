@@ -586,6 +586,17 @@ static void auto_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) 
         tp->side[l->via].t->link_info(tp->side[l->via].tp, index, out);
 }
 
+static void auto_work(rg_tp_t *tp, uint64_t *copied, uint64_t *reduced) {
+    *copied = *reduced = 0;
+    for (int i = 0; i < 2; i++) {
+        uint64_t c = 0, r = 0;
+        if (!tp->side[i].tp || !tp->side[i].t->work) continue;
+        tp->side[i].t->work(tp->side[i].tp, &c, &r);
+        *copied += c;
+        *reduced += r;
+    }
+}
+
 static void auto_route(rg_tp_t *tp, uint32_t index, const rg_tp_peer_t *relay) {
     rg_tp_peer_t parts[2];
     uint64_t machine;
@@ -754,7 +765,7 @@ static int auto_wake_fd(rg_tp_t *tp) { return tp->epoll; }
     .set_nonce = auto_set_nonce, .connect = auto_connect, .send = auto_send, .recv = auto_recv, .note = auto_note,     \
     .poll = auto_poll, .arm = auto_arm, .fence = auto_fence, .drop = auto_drop, .stats = auto_stats,                   \
     .wake_fd = auto_wake_fd, .close = auto_close, .link_info = auto_link_info, .visitor = auto_visitor,                \
-    .places = auto_places, .route = auto_route, .relay = auto_relay,
+    .places = auto_places, .route = auto_route, .relay = auto_relay, .work = auto_work,
 
 const rg_transport_t rg_transport_auto = {
     .struct_size = sizeof(rg_transport_t), .name = "auto", .open = auto_open, PAIR_TABLE

@@ -215,6 +215,11 @@ static void rdma_tp_stats(rg_tp_t *tp, uint32_t link, uint64_t *sent, uint64_t *
         }
 }
 
+static void rdma_tp_work(rg_tp_t *tp, uint64_t *copied, uint64_t *reduced) {
+    *copied = tp->copied;
+    *reduced = tp->reduced;
+}
+
 static int rdma_tp_wake_fd(rg_tp_t *tp) { return tp->epoll; }
 
 /* A connection that is destroyed loses what the adapter has not delivered, and who has been told SENT counts on it. */
@@ -259,4 +264,5 @@ const rg_transport_t rg_transport_rdma = {
     .stats = rdma_tp_stats,
     .wake_fd = rdma_tp_wake_fd,
     .close = rdma_tp_close,
+    .work = rdma_tp_work,
 };
