@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define PAST_CACHE 12288u
+#define PAST_CACHE 2048u
 
 /* Whether a message goes into the ring whole. What lies in a region can be read where it is, which pays earlier. */
 static int goes_whole(const link_t *l, const rg_tp_send_t *s) {
@@ -58,7 +58,7 @@ static frame_t *frame_new(rg_tp_t *tp, link_t *l, frame_type_t type, uint32_t le
 }
 
 /* The lines of a ring are shared with the reader by the time that they are written again: past the cache from the size
- * on where that pays (shm_lent.c says why). Below it the reader finds them in a cache, which it waits for less. */
+ * on where that pays (shm_lent.c says why). */
 static void fill(frame_t *f, const void *from, size_t n) {
     void *to = f->len > 8 ? (uint8_t *)(f + 1) : f->tiny;
     if (n >= PAST_CACHE) rg_copy_past_cache(to, from, n);
