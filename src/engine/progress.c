@@ -261,6 +261,11 @@ static void take_over(rg_group_t *g, enum rg_driver who) {
     g->driver_ticket++;
 }
 
+/* The group's own thread takes the time of a program that computes, so it never keeps a processor for long. */
+static uint64_t polite_ns(const rg_group_t *g) {
+    return g->driver == RG_DRIVER_THREAD && g->polite_ns > POLITE_NS ? POLITE_NS : g->polite_ns;
+}
+
 /* Polls, then sleeps, until finished(arg), somebody takes over, or the deadline. */
 static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadline_ns) {
     uint64_t ticket = g->driver_ticket, now = rg_os_now_ns(), idle_since = now;
@@ -276,7 +281,7 @@ static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t de
         if (now - idle_since > spin_budget_ns(g)) {
             sleep_for_work(g, now, deadline_ns);
             now = idle_since = rg_os_now_ns();
-        } else if (now - idle_since >= g->polite_ns) {
+        } else if (now - idle_since >= polite_ns(g)) {
             rg_unlock(g); /* whoever we wait for may need this core */
             sched_yield();
             rg_lock(g);
