@@ -318,8 +318,10 @@ static void coord_scan(rg_coord_t *c) {
             continue;
         }
         int watched = rg_coord_succeeds(c) && c->now - s->last_heard <= c->p.heartbeat_ns + every;
-        /* Who has not been heard since this office slept may have gone to look for another meanwhile. */
-        int away = several || (rg_coord_succeeds(c) && c->woke_at && s->last_heard <= c->woke_at);
+        /* Who has not been heard since this office slept may have gone to look for another meanwhile; and so may who
+         * has not been since another member came back: that one had lost the path to here, too. */
+        int away = several || (rg_coord_succeeds(c) && ((c->woke_at && s->last_heard <= c->woke_at) ||
+                                                        (c->came_at && s->last_heard < c->came_at)));
         if (away && s->state == RG_SEAT_MEMBER && s->conn && s->suspect != RG_SUSPECT_FIRM) rg_coord_absent(c, s);
         else if (!watched) not_heard(c, s);
     }

@@ -118,7 +118,7 @@ void rg_claim_ask(rg_coord_t *c, uint64_t conn) {
     rg_coord_send(c, conn, rg_coord_end(c, &w));
 }
 
-static uint32_t gathered(const rg_coord_t *c) {
+uint32_t rg_claim_here(const rg_coord_t *c) {
     uint32_t here = 0;
     for (uint32_t i = 0; i < c->n; i++) here += rg_vote_here(&c->seats[c->rank_seat[i]]) != 0;
     return here;
@@ -132,13 +132,13 @@ static rg_sent_t probe(rg_coord_t *c, uint32_t here) {
     return rg_coord_end(c, &w);
 }
 
-void rg_claim_say(rg_coord_t *c, uint64_t conn) { rg_coord_send(c, conn, probe(c, gathered(c))); }
+void rg_claim_say(rg_coord_t *c, uint64_t conn) { rg_coord_send(c, conn, probe(c, rg_claim_here(c))); }
 
 /* S2. Those who wait here for a quorum are told that more have come, or they would go to look for it elsewhere just
  * when it is about to be complete. Once for each number, and no faster than they are looked at. */
 void rg_claim_gathering(rg_coord_t *c) {
     if (!rg_coord_succeeds(c) || !c->have_view || c->acting) return;
-    uint32_t here = gathered(c);
+    uint32_t here = rg_claim_here(c);
     if (here <= c->said_here) return;
     c->said_here = here;
     rg_sent_t said = probe(c, here);

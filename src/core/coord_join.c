@@ -118,7 +118,7 @@ void rg_coord_flush_soon(rg_coord_t *c) {
 static int newcomer_returns(rg_coord_t *c, uint64_t conn, const rg_msg_join_t *j) {
     rg_seat_t *s = NULL;
     if (!rg_coord_succeeds(c) || !c->have_view || c->kind == RG_VIEW_RECOVERY) return 0;
-    if (c->acting && rg_coord_quorum(c, rg_vote_here)) return 0;
+    if (c->acting || !rg_claim_here(c)) return 0; /* what nobody here belongs to may be long over elsewhere */
     for (uint32_t i = 0; i < c->n && !s; i++) {
         rg_seat_t *x = &c->seats[c->rank_seat[i]];
         if (memcmp(x->m.identity, j->identity, 16) != 0 || x->suspect == RG_SUSPECT_FIRM) continue;
@@ -188,7 +188,7 @@ void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebi
     }
     s->conn = conn;
     rg_idmap_put(&c->by_conn, conn, (uint64_t)(s - c->seats));
-    s->last_heard = c->now;
+    s->last_heard = c->came_at = c->now;
     s->silent = 0;
     s->lost_due = s->waited = 0;
     s->pid = b->pid;

@@ -232,3 +232,37 @@ Test(search, a_join_is_not_answered_and_the_group_is_known__dialled_anew_in_two_
     }
     rig_end(&r);
 }
+
+/* What a coordinator knows that was left alone may be long over elsewhere. */
+Test(search, a_newcomer_comes_again_where_no_member_is__it_is_turned_away) {
+    enters_unheard();
+    rig_connect(&r, 0);
+    rig_pass(&r, 3 * RIG_HEARTBEAT / 2);
+    uint64_t conn = r.conn[0];
+    control_breaks(0);
+    rig_coord(&r, RG_CEV_CLOSED, conn, NULL, 0);
+    rig_connect(&r, 1);
+    rig_settle(&r);
+    cr_assert(rg_member_view(r.m[1]) == NULL && r.coord->n == 2 && !r.coord->acting);
+    rig_end(&r);
+}
+
+/* The path to the coordinator is lost for a moment. Member 2 has come back by a new connection, member 3 looked
+ * elsewhere first: alone in its silence, but not for a reason of its own. */
+Test(search, a_member_is_silent_and_another_came_back__it_may_be_on_its_way_too) {
+    group(4);
+    r.cut[2] = r.cut[3] = 1;
+    rig_pass(&r, RIG_HEARTBEAT / 2);
+    r.cut[2] = 0;
+    rig_connect(&r, 2);
+    rig_pass(&r, 2 * RIG_HEARTBEAT);
+    cr_assert(r.coord->n == 4);
+    r.cut[3] = 0;
+    rig_connect(&r, 3);
+    rig_pass(&r, 6 * RIG_HEARTBEAT);
+    cr_assert(r.coord->n == 4);
+    r.cut[3] = 1; /* nobody came back since: it is missed as fast as ever */
+    rig_pass(&r, 2 * RIG_HEARTBEAT);
+    cr_assert(r.coord->n == 3);
+    rig_end(&r);
+}
