@@ -41,7 +41,7 @@ typedef enum rg_late {
 typedef struct rg_quorum_config {
     uint32_t size;     /* sizeof(rg_quorum_config_t) */
     uint32_t id;       /* which reduction of the group this is: equal on all members, one at a time for each id */
-    uint64_t count;    /* elements, f32 */
+    uint64_t count;    /* elements */
     rg_op_t op;        /* RG_SUM, RG_AVG: sum(weight * in) or that divided by sum(weight), over the contributors */
     rg_late_t late;    /* DROP */
     uint32_t at_least; /* K: contributors that a round needs; 0: more than half of the members */
@@ -49,18 +49,19 @@ typedef struct rg_quorum_config {
                           at_least and no grace: the first K of N. Never fewer than K are taken because of it */
     uint32_t grace_us; /* from the K-th contribution on, the others have so long; 0: none */
     uint32_t max_wait_us; /* from the first contribution on; then the round is decided with fewer than K. 0: never */
-    uint32_t history;     /* results that each member keeps for those that are behind, 1 to 64; 4. Each is count * 4
-                             bytes */
+    uint32_t history;     /* results that each member keeps for those that are behind, 1 to 64; 4. Each has the size of
+                             the elements */
     uint32_t stale_max;   /* an input whose version is more than this many rounds old is not given; 0: no limit */
     uint32_t takeover_us; /* when the member that decides says nothing for so long, because its process is stopped, the
                              next one decides in its place (docs/quorum.md). 0: RG_QUORUM_TAKEOVER_US, but never where
                              one member alone may make a round: with at_least 1 or max_wait_us.
                              RG_QUORUM_NO_TAKEOVER: only when it is no member any more */
-    uint32_t reserved;    /* 0 */
+    rg_dtype_t dtype;     /* F32; F16, BF16, F64, I32, U32, I64, U64. Floats are added up in f64 and rounded once;
+                             integers wrap, have no AVG, and whole weights up to 2^32 */
     uint64_t first;       /* this member's first round; 0: 1. For members that come later, see docs/quorum.md */
 } rg_quorum_config_t;
 #define RG_QUORUM_CONFIG_INIT                                                                                          \
-    { (uint32_t)sizeof(rg_quorum_config_t), 0, 0, RG_SUM, RG_LATE_DROP, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(rg_quorum_config_t), 0, 0, RG_SUM, RG_LATE_DROP, 0, 0, 0, 0, 0, 0, 0, RG_F32, 0 }
 
 /* What a member gives to a round, beside the elements. */
 typedef struct rg_quorum_input {
@@ -101,7 +102,9 @@ typedef struct rg_quorum_result {
 rg_status_t rg_quorum_create(rg_group_t *group, const rg_quorum_config_t *config, rg_quorum_t **out, rg_error_t *err);
 void rg_quorum_destroy(rg_quorum_t *q);
 
-/* Gives `in` to this member's next round and waits until that is decided; out then has the result. in NULL: gives
+/* `in` and `out` have `count` elements of the configuration's type.
+ *
+ * Gives `in` to this member's next round and waits until that is decided; out then has the result. in NULL: gives
  * nothing, takes the result. in == out works. input and result may be NULL. timeout_ms 0: the configuration's
  * op_timeout_ms.
  * Errors: TIMEOUT (not decided yet: go on waiting with rg_quorum_wait(); what was given counts), NO_QUORUM (everybody
@@ -109,14 +112,14 @@ void rg_quorum_destroy(rg_quorum_t *q);
  * its result is not kept any more: bring the program's state up to date and go on with rg_quorum_seek()), MISMATCH
  * (members have different configurations), INVALID, NOMEM, and those of a group that is over. out is written on success
  * only. One thread at a time for one rg_quorum_t. */
-rg_status_t rg_quorum_reduce(rg_quorum_t *q, const float *in, float *out, const rg_quorum_input_t *input,
+rg_status_t rg_quorum_reduce(rg_quorum_t *q, const void *in, void *out, const rg_quorum_input_t *input,
                              uint32_t timeout_ms, rg_quorum_result_t *result);
 
 /* The two halves of it, for rounds that are decided while the program computes. begin copies `in`. INVALID: the last
  * round's result was not taken yet; wait and test: nothing was begun. test: AGAIN while it is not decided. */
-rg_status_t rg_quorum_begin(rg_quorum_t *q, const float *in, const rg_quorum_input_t *input);
-rg_status_t rg_quorum_wait(rg_quorum_t *q, float *out, uint32_t timeout_ms, rg_quorum_result_t *result);
-rg_status_t rg_quorum_test(rg_quorum_t *q, float *out, rg_quorum_result_t *result);
+rg_status_t rg_quorum_begin(rg_quorum_t *q, const void *in, const rg_quorum_input_t *input);
+rg_status_t rg_quorum_wait(rg_quorum_t *q, void *out, uint32_t timeout_ms, rg_quorum_result_t *result);
+rg_status_t rg_quorum_test(rg_quorum_t *q, void *out, rg_quorum_result_t *result);
 
 /* This member's next call is for that round. What it carried for a next round is dropped. INVALID: 0, or a round that
  * was begun is not taken yet. */

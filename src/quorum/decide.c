@@ -324,20 +324,20 @@ static void collect(rg_quorum_t *q, uint64_t now, uint64_t *at) {
 
 /* ---- Deciding ---------------------------------------------------------------------------------------------------- */
 
-/* In f64, in rank order, in blocks that stay in the cache. */
+/* In rank order, in blocks that stay in the cache. */
 static void reduce(const rg_quorum_t *q, rg_decided_t *d) {
-    double acc[512];
-    for (uint64_t i = 0; i < q->c.count; i += 512) {
-        uint64_t n = q->c.count - i < 512 ? q->c.count - i : 512;
-        memset(acc, 0, sizeof acc);
+    rg_numbers_t block;
+    int whole = rg_numbers_whole(q->c.dtype);
+    double by = q->c.op == RG_AVG ? d->weight_sum : 1;
+    for (uint64_t i = 0; i < q->c.count; i += RG_NUMBERS) {
+        uint64_t n = q->c.count - i < RG_NUMBERS ? q->c.count - i : RG_NUMBERS;
+        rg_numbers_clear(&block);
         for (uint32_t k = 0; k < q->n_places; k++) {
             const rg_place_t *p = &q->places[k];
-            const float *x = p->seat.id == q->self ? (q->gift ? q->gift->data : NULL) : p->data;
-            if (!p->seat.taken || !x) continue;
-            for (uint64_t j = 0; j < n; j++) acc[j] += p->weight * (double)x[i + j];
+            const void *x = p->seat.id == q->self ? (q->gift ? q->gift->data : NULL) : p->data;
+            if (p->seat.taken && x) rg_numbers_add(q->c.dtype, &block, x, i, n, whole ? 1 : p->weight);
         }
-        double by = q->c.op == RG_AVG ? d->weight_sum : 1;
-        for (uint64_t j = 0; j < n; j++) d->data[i + j] = (float)(acc[j] / by);
+        rg_numbers_put(q->c.dtype, &block, d->data, i, n, by);
     }
 }
 

@@ -6,7 +6,7 @@
 
 rg_gift_t *rg_gift_new(uint64_t round, uint64_t bytes) {
     rg_gift_t *g = calloc(1, sizeof *g);
-    float *data = bytes ? malloc(bytes) : NULL;
+    void *data = bytes ? malloc(bytes) : NULL;
     if (!g || (bytes && !data)) {
         free(data);
         free(g);

@@ -7,12 +7,14 @@
 #include "config.h"
 #include "engine/lifecycle.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NAME_QUORUM 0x51ull
+#define WHOLE_MOST 4294967296.0
 
 static uint64_t mix(uint64_t a, uint64_t b) {
     uint64_t h = (a ^ b * 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
@@ -34,10 +36,18 @@ static rg_status_t check_config(const rg_quorum_config_t *c, rg_error_t *err) {
     if (c->at_most && c->at_most < c->at_least)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_quorum_create: at_most %u is less than at_least %u", c->at_most,
                        c->at_least);
-    if (c->reserved) return rg_fail(err, RG_ERR_INVALID, 0, "rg_quorum_create: reserved is %u, not 0", c->reserved);
+    if (!rg_numbers_known(c->dtype))
+        return rg_fail(err, RG_ERR_NOTSUP, 0,
+                       "rg_quorum_create: dtype %s: f16, bf16, f32, f64, and integers of 32 and 64 bits are reduced by "
+                       "quorum",
+                       rg_dtype_name(c->dtype));
+    if (c->op == RG_AVG && rg_numbers_whole(c->dtype))
+        return rg_fail(err, RG_ERR_NOTSUP, 0,
+                       "rg_quorum_create: there is no average of %s: take the sum and divide by weight_sum",
+                       rg_dtype_name(c->dtype));
     if (c->history > 64)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_quorum_create: history %u: 1 to 64 results are kept", c->history);
-    if (c->count > UINT64_MAX / 4 / 1024)
+    if (c->count > UINT64_MAX / 8 / 1024)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_quorum_create: %llu elements are more than any memory",
                        (unsigned long long)c->count);
     return RG_OK;
@@ -47,6 +57,7 @@ static uint64_t terms_of(const rg_quorum_config_t *c) {
     uint64_t h = mix(c->count, (uint64_t)c->op << 32 | c->history);
     h = mix(h, (uint64_t)c->at_least << 32 | c->at_most);
     h = mix(h, (uint64_t)c->grace_us << 32 | c->max_wait_us);
+    h = mix(h, (uint64_t)c->dtype);
     return mix(h, (uint64_t)c->stale_max << 32 | c->takeover_us) | 1;
 }
 
@@ -77,7 +88,7 @@ rg_quorum_t *rg_quorum_new(const rg_quorum_config_t *c) {
     if (!q->c.history) q->c.history = 4;
     if (!q->c.first) q->c.first = 1;
     q->c.takeover_us = takeover_of(c);
-    q->bytes = c->count * sizeof(float);
+    q->bytes = c->count * rg_dtype_size(c->dtype);
     q->terms = terms_of(&q->c);
     q->round = q->c.first;
     q->port.ops = &rg_quorum_port;
@@ -151,18 +162,23 @@ static rg_status_t usable(rg_quorum_t *q) {
 }
 
 /* What this member gives: its input and what it carries, as one. */
-static void fill(rg_quorum_t *q, rg_gift_t *g, const float *in) {
+static void fill(rg_quorum_t *q, rg_gift_t *g, const void *in) {
     const rg_gift_t *c = q->carry;
-    if (!c) {
+    rg_numbers_t block;
+    int whole = rg_numbers_whole(q->c.dtype);
+    double sum = g->weight + (c ? c->weight : 0);
+    if (!c && !whole) {
         if (q->bytes) memcpy(g->data, in, q->bytes);
         return;
     }
-    double sum = g->weight + c->weight;
-    for (uint64_t i = 0; i < q->c.count; i++) {
-        double x = g->weight > 0 ? g->weight * (double)in[i] : 0;
-        g->data[i] = (float)((x + c->weight * (double)c->data[i]) / sum);
+    for (uint64_t i = 0; i < q->c.count; i += RG_NUMBERS) {
+        uint64_t n = q->c.count - i < RG_NUMBERS ? q->c.count - i : RG_NUMBERS;
+        rg_numbers_clear(&block);
+        if (g->weight > 0) rg_numbers_add(q->c.dtype, &block, in, i, n, g->weight);
+        if (c) rg_numbers_add(q->c.dtype, &block, c->data, i, n, whole ? 1 : c->weight);
+        rg_numbers_put(q->c.dtype, &block, g->data, i, n, sum);
     }
-    if (g->weight <= 0 || c->version < g->version) g->version = c->version;
+    if (c && (g->weight <= 0 || c->version < g->version)) g->version = c->version;
     g->weight = sum;
 }
 
@@ -170,7 +186,7 @@ static int too_old(const rg_quorum_t *q, uint64_t version) {
     return q->c.stale_max && version + q->c.stale_max < q->round;
 }
 
-rg_status_t rg_quorum_begin(rg_quorum_t *q, const float *in, const rg_quorum_input_t *input) {
+rg_status_t rg_quorum_begin(rg_quorum_t *q, const void *in, const rg_quorum_input_t *input) {
     static const rg_quorum_input_t plain = RG_QUORUM_INPUT_INIT;
     const rg_quorum_input_t *i = input ? input : &plain;
     rg_status_t st = usable(q);
@@ -183,6 +199,8 @@ rg_status_t rg_quorum_begin(rg_quorum_t *q, const float *in, const rg_quorum_inp
     if (weight != 0 && !rg_quorum_weight_ok(weight))
         return refuse(q, RG_ERR_INVALID, "weight %g: it must be 0, or from %g to %g", weight, RG_QUORUM_WEIGHT_MIN,
                       RG_QUORUM_WEIGHT_MAX);
+    if (rg_numbers_whole(q->c.dtype) && (weight != floor(weight) || weight > WHOLE_MOST))
+        return refuse(q, RG_ERR_INVALID, "weight %g: of integers it must be a whole number, at most 2^32", weight);
     uint64_t version = i->version ? i->version : q->round - 1;
     if (too_old(q, version)) weight = 0;
     if (q->carry && too_old(q, q->carry->version)) {
@@ -247,7 +265,7 @@ static void end_round(rg_quorum_t *q, int included, int decided) {
 }
 
 /* A result is there, or the reason why there is none. */
-static rg_status_t take(rg_quorum_t *q, float *out, rg_quorum_result_t *r) {
+static rg_status_t take(rg_quorum_t *q, void *out, rg_quorum_result_t *r) {
     pthread_mutex_lock(&q->lock);
     rg_decided_t *d = q->result;
     rg_status_t st = q->status;
@@ -275,7 +293,7 @@ static rg_status_t take(rg_quorum_t *q, float *out, rg_quorum_result_t *r) {
 
 static int is_done(void *arg) { return atomic_load(&((rg_quorum_t *)arg)->done); }
 
-static rg_status_t check_take(rg_quorum_t *q, const float *out, const rg_quorum_result_t *result) {
+static rg_status_t check_take(rg_quorum_t *q, const void *out, const rg_quorum_result_t *result) {
     rg_status_t st = usable(q);
     if (st != RG_OK) return st;
     if (result && result->size != sizeof *result)
@@ -313,7 +331,7 @@ static rg_quorum_result_t begin_result(const rg_quorum_t *q, const rg_quorum_res
     return r;
 }
 
-rg_status_t rg_quorum_wait(rg_quorum_t *q, float *out, uint32_t timeout_ms, rg_quorum_result_t *result) {
+rg_status_t rg_quorum_wait(rg_quorum_t *q, void *out, uint32_t timeout_ms, rg_quorum_result_t *result) {
     rg_status_t st = check_take(q, out, result);
     if (st != RG_OK) return st;
     rg_quorum_result_t r = begin_result(q, result);
@@ -333,7 +351,7 @@ rg_status_t rg_quorum_wait(rg_quorum_t *q, float *out, uint32_t timeout_ms, rg_q
     return hand_over(q, st, &r, result);
 }
 
-rg_status_t rg_quorum_test(rg_quorum_t *q, float *out, rg_quorum_result_t *result) {
+rg_status_t rg_quorum_test(rg_quorum_t *q, void *out, rg_quorum_result_t *result) {
     rg_status_t st = check_take(q, out, result);
     if (st != RG_OK) return st;
     rg_quorum_result_t r = begin_result(q, result);
@@ -341,7 +359,7 @@ rg_status_t rg_quorum_test(rg_quorum_t *q, float *out, rg_quorum_result_t *resul
     return hand_over(q, st, &r, result);
 }
 
-rg_status_t rg_quorum_reduce(rg_quorum_t *q, const float *in, float *out, const rg_quorum_input_t *input,
+rg_status_t rg_quorum_reduce(rg_quorum_t *q, const void *in, void *out, const rg_quorum_input_t *input,
                              uint32_t timeout_ms, rg_quorum_result_t *result) {
     rg_status_t st = usable(q);
     if (st != RG_OK) return st;

@@ -31,7 +31,7 @@ typedef struct rg_gift {
     atomic_int refs;
     uint64_t round, version;
     double weight; /* 0: nothing */
-    float *data;
+    void *data;    /* integers: multiplied by the weight already, so that what is late can be added to what comes */
 } rg_gift_t;
 
 /* How a round was decided. */
@@ -42,7 +42,7 @@ typedef struct rg_decided {
     uint32_t n;
     rg_qentry_t *e; /* all members, in rank order */
     double weight_sum;
-    float *data; /* NULL without elements, and when status is an error */
+    void *data; /* NULL without elements, and when status is an error */
 } rg_decided_t;
 
 /* The decider's view of a member. */
@@ -54,7 +54,7 @@ typedef struct rg_place {
     uint32_t turn, flying, pull_turn;
     uint64_t ahead; /* it is in a later round than the open one */
     uint64_t next_off, have, again_ns;
-    float *data; /* its contribution; the decider's own is in its gift */
+    void *data; /* its contribution; the decider's own is in its gift */
     uint64_t version;
     double weight;
 } rg_place_t;
@@ -127,6 +127,19 @@ static inline int rg_quorum_weight_ok(double w) { return w >= RG_QUORUM_WEIGHT_M
 /* quorum.c */
 rg_quorum_t *rg_quorum_new(const rg_quorum_config_t *c); /* without a group; NULL: no memory */
 void rg_quorum_free(rg_quorum_t *q);
+
+/* numbers.c: x times its weight is added to a block of at most RG_NUMBERS partial values; put divides by `by`, but not
+ * integers. */
+#define RG_NUMBERS 512u
+typedef union rg_numbers {
+    double f[RG_NUMBERS];
+    uint64_t whole[RG_NUMBERS];
+} rg_numbers_t;
+int rg_numbers_known(rg_dtype_t t); /* can be reduced by quorum */
+int rg_numbers_whole(rg_dtype_t t); /* is an integer */
+void rg_numbers_clear(rg_numbers_t *b);
+void rg_numbers_add(rg_dtype_t t, rg_numbers_t *b, const void *x, uint64_t at, uint64_t n, double weight);
+void rg_numbers_put(rg_dtype_t t, const rg_numbers_t *b, void *to, uint64_t at, uint64_t n, double by);
 
 /* objects.c */
 rg_gift_t *rg_gift_new(uint64_t round, uint64_t bytes); /* bytes 0: nothing is given */
