@@ -242,9 +242,6 @@ static uint64_t rounds_to_come_back(uint32_t who, uint32_t takeover_us, int obey
     uint64_t was = sim->m[(who + 1) % MEMBERS].passed;
     play(m->resume + 20000 * MS, who, 10);
     uint64_t rounds = m->included_after >= 10 ? sim->m[(who + 1) % MEMBERS].passed - was + 1 : 0;
-    if (!rounds)
-        cr_log_warn("member %u: %llu rounds passed, the others %llu", who, (unsigned long long)m->passed,
-                    (unsigned long long)sim->m[(who + 1) % MEMBERS].passed);
     end();
     return rounds;
 }
@@ -265,9 +262,7 @@ Test(quorum_sim, stopped_and_as_fast_as_the_others__takes_what_it_lacks_first__c
 }
 
 /* Each round brings it nearer by no more than the time that messages take. */
-Test(quorum_sim, stopped_and_as_fast_as_the_others__computes_for_every_round__contributes_again) {
-    come_back(0, 600);
-}
+Test(quorum_sim, stopped_and_as_fast_as_the_others__computes_for_every_round__contributes_again) { come_back(0, 600); }
 
 /* Members are stopped and go on at random, one or two at a time: one outcome, and all contribute in the end. */
 static void at_random(uint64_t seed) {

@@ -102,13 +102,20 @@ Test(quorum_types, sixteen_bits__beside_the_middle__rounded_once) {
         double v;
         uint16_t bits;
     } cases[] = {
-        { RG_F16, 1 + 0x1p-11 + 0x1p-40, 0x3c01 },  { RG_F16, 1 + 0x1p-11 - 0x1p-40, 0x3c00 },
-        { RG_F16, 1 + 0x1p-11, 0x3c00 },            { RG_F16, 1 + 3 * 0x1p-11 - 0x1p-40, 0x3c01 },
-        { RG_F16, -1 - 0x1p-11 - 0x1p-40, 0xbc01 }, { RG_F16, 65520 - 0x1p-30, 0x7bff },
-        { RG_F16, 65520, 0x7c00 },                  { RG_F16, 1e300, 0x7c00 },
-        { RG_F16, 0x1p-25 + 0x1p-60, 0x0001 },      { RG_F16, 0x1p-25, 0x0000 },
-        { RG_BF16, 1 + 0x1p-8 + 0x1p-40, 0x3f81 },  { RG_BF16, 1 + 0x1p-8 - 0x1p-40, 0x3f80 },
-        { RG_BF16, -1e300, 0xff80 },                { RG_BF16, 1 + 3 * 0x1p-8 - 0x1p-45, 0x3f81 },
+        { RG_F16, 1 + 0x1p-11 + 0x1p-40, 0x3c01 },
+        { RG_F16, 1 + 0x1p-11 - 0x1p-40, 0x3c00 },
+        { RG_F16, 1 + 0x1p-11, 0x3c00 },
+        { RG_F16, 1 + 3 * 0x1p-11 - 0x1p-40, 0x3c01 },
+        { RG_F16, -1 - 0x1p-11 - 0x1p-40, 0xbc01 },
+        { RG_F16, 65520 - 0x1p-30, 0x7bff },
+        { RG_F16, 65520, 0x7c00 },
+        { RG_F16, 1e300, 0x7c00 },
+        { RG_F16, 0x1p-25 + 0x1p-60, 0x0001 },
+        { RG_F16, 0x1p-25, 0x0000 },
+        { RG_BF16, 1 + 0x1p-8 + 0x1p-40, 0x3f81 },
+        { RG_BF16, 1 + 0x1p-8 - 0x1p-40, 0x3f80 },
+        { RG_BF16, -1e300, 0xff80 },
+        { RG_BF16, 1 + 3 * 0x1p-8 - 0x1p-45, 0x3f81 },
     };
     for (uint32_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         rg_numbers_t b;
