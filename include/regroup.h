@@ -206,13 +206,19 @@ typedef struct rg_config {
     uint32_t measure_every; /* RG_MEASURE_EVERY every so many boundaries rg_group_boundary() measures the links first,
                                as rg_group_measure() does, and goes on as it was where that fails; never. Equal on all
                                members */
-    uint32_t reserved;      /* 0 */
+    uint32_t rdma_traffic_class; /* RG_RDMA_TRAFFIC_CLASS of packets over RDMA, 1 to 255 (a DSCP of 26 is 104); the
+                                    system's */
+    const char *rdma_device; /* RG_RDMA_DEVICE "mlx5_0", "mlx5_0:1" for one of its ports: the RDMA device to use; the
+                                one that has the address chosen by interface */
+    rg_switch_t rdma_direct; /* RG_RDMA_DIRECT on: registered memory travels over RDMA without a copy; off: all is
+                                copied */
+    uint32_t reserved;       /* 0 */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \
         sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT,                \
             RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        \
-            RG_SWITCH_DEFAULT, 0, RG_DIAL_DEFAULT, 0, 0, 0                                                             \
+            RG_SWITCH_DEFAULT, 0, RG_DIAL_DEFAULT, 0, 0, 0, 0, RG_SWITCH_DEFAULT, 0                                    \
     }
 
 /* ---- Coordinator -------------------------------------------------------------------------------------------- */

@@ -40,6 +40,7 @@ ENDS_WITH(rg_state_serve_opts_t, bytes_per_s);
 GROWS(rg_config_t, RG_CONFIG_SIZE_FIRST);
 GROWS(rg_config_t, 168 + 1); /* without tls */
 GROWS(rg_config_t, 224 + 1); /* without measure_every */
+GROWS(rg_config_t, 232 + 1); /* without rdma_device */
 GROWS(rg_coordinator_config_t, RG_COORDINATOR_CONFIG_SIZE_FIRST);
 GROWS(rg_coordinator_config_t, 48 + 1); /* without tls */
 GROWS(rg_opts_t, RG_OPTS_SIZE_FIRST);
@@ -55,7 +56,7 @@ GROWS(rg_state_serve_opts_t, RG_STATE_SERVE_OPTS_SIZE_FIRST);
 /* Exact layout on the machines that are shipped for: a field that moves or a size that changes is a decision, not an
  * accident. */
 #if defined(__x86_64__) && defined(__LP64__)
-_Static_assert(sizeof(rg_config_t) == 232, "rg_config_t changed size");
+_Static_assert(sizeof(rg_config_t) == 248, "rg_config_t changed size");
 _Static_assert(sizeof(rg_coordinator_config_t) == 112, "rg_coordinator_config_t changed size");
 _Static_assert(sizeof(rg_opts_t) == 80, "rg_opts_t changed size");
 _Static_assert(sizeof(rg_result_t) == 352, "rg_result_t changed size");

@@ -128,6 +128,7 @@ static const string_row_t config_strings[] = {
     { "site", "RG_SITE", AT(site), NULL, 63 },
     { "host", "RG_HOST", AT(host), NULL, 63 },
     { "tuning_file", "RG_TUNING_FILE", AT(tuning_file), NULL, 1023 },
+    { "rdma_device", "RG_RDMA_DEVICE", AT(rdma_device), NULL, 63 },
     TLS_ROWS,
 };
 
@@ -146,6 +147,7 @@ static const number_row_t config_numbers[] = {
     { "quorum_timeout_ms", "RG_QUORUM_TIMEOUT_MS", AT(quorum_timeout_ms), 0, 1, MS_MAX, "milliseconds" },
     { "max_rate_mbit", "RG_MAX_RATE_MBIT", AT(max_rate_mbit), 0, 1, 1000000, "megabits per second" },
     { "measure_every", "RG_MEASURE_EVERY", AT(measure_every), 0, 1, UINT32_MAX, "boundaries" },
+    { "rdma_traffic_class", "RG_RDMA_TRAFFIC_CLASS", AT(rdma_traffic_class), 0, 1, 255, "" },
 };
 
 static const char *const switch_words[] = { "on", "1", "1", "1",  "yes", "1",     "true", "1", "off",
@@ -160,6 +162,7 @@ static const choice_row_t config_choices[] = {
     { "dial", "RG_DIAL", AT(dial), RG_DIAL_BOTH, dial_words, "both or out" },
     { "undo", "RG_UNDO", AT(undo), RG_ON, switch_words, SWITCH_EXPECTED },
     { "progress_thread", "RG_PROGRESS_THREAD", AT(progress_thread), RG_ON, switch_words, SWITCH_EXPECTED },
+    { "rdma_direct", "RG_RDMA_DIRECT", AT(rdma_direct), RG_ON, switch_words, SWITCH_EXPECTED },
     { "host_office", "RG_HOST_OFFICE", AT(host_office), RG_ON, switch_words, SWITCH_EXPECTED },
 };
 #undef AT
@@ -194,8 +197,9 @@ static const char *given_by(const char *field, const char *variable, int from_va
     i -= (uint32_t)COUNT(rows)
 
 const char *rg_config_variable(uint32_t i) {
-    static const struct { const char *variable; } elsewhere[] = { { "RG_LOG" }, { "RG_SIMD" },
-                                                                  { "RG_QUANT_ALGORITHM" } };
+    static const struct {
+        const char *variable;
+    } elsewhere[] = { { "RG_LOG" }, { "RG_SIMD" }, { "RG_QUANT_ALGORITHM" } };
     NAMED(config_strings);
     NAMED(config_numbers);
     NAMED(config_choices);

@@ -34,6 +34,7 @@ static rg_status_t rdma_tp_open(const rg_tp_config_t *config, rg_tp_t **out, uin
     memcpy(tp->nonce, config->nonce, 16);
     tp->nonce_known = memcmp(tp->nonce, none, 16) != 0;
     tp->heartbeat_ms = config->config->heartbeat_ms ? config->config->heartbeat_ms : 2000;
+    tp->traffic_class = (uint8_t)config->config->rdma_traffic_class;
     tp->log = config->log;
     tp->log_user = config->log_user;
     tp->next_timer = NEVER;

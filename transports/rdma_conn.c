@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define CQ_FIRST 1024
+#define ADDRESSES_MAX 32
 #define ROUTE_MS 2000
 #define RETRIES 6 /* 7 means for ever with some adapters */
 
@@ -31,10 +32,42 @@ static rg_status_t fail_errno(rg_error_t *err, int e, const char *what) {
     return rg_fail(err, RG_ERR_SYSTEM, e, "rdma: %s: %s", what, strerror(e));
 }
 
+/* What a user could have meant, for errors. */
+static void list_devices(char *out, size_t room) {
+    int n = 0;
+    struct ibv_device **all = ibv_get_device_list(&n);
+    snprintf(out, room, "%s", n ? "" : "none");
+    for (int i = 0; all && i < n; i++) {
+        size_t len = strlen(out);
+        snprintf(out + len, room - len, "%s%s", i ? ", " : "", ibv_get_device_name(all[i]));
+    }
+    if (all) ibv_free_device_list(all);
+}
+
+static rg_status_t no_address(const rg_tp_config_t *c, const char *names, rg_error_t *err) {
+    const char *wanted = c->config->rdma_device;
+    char devices[200];
+    if (!wanted)
+        return rg_fail(err, RG_ERR_NOTSUP, ENODEV,
+                       "rdma: no RDMA device has one of the addresses %s; `rdma link` lists devices, RG_INTERFACE "
+                       "chooses an interface, and RG_TRANSPORT=auto does without",
+                       names);
+    list_devices(devices, sizeof devices);
+    return rg_fail(err, RG_ERR_NOTSUP, ENODEV,
+                   "rdma: RG_RDMA_DEVICE is %s, which has none of the addresses %s; devices here: %s; it needs an "
+                   "address that is up (`rdma link`), and RG_INTERFACE must not exclude it",
+                   wanted, names, devices);
+}
+
 static rg_status_t bind_listener(rg_tp_t *tp, const rg_tp_config_t *c, rg_error_t *err) {
-    struct sockaddr_storage a[8];
+    struct sockaddr_storage a[ADDRESSES_MAX];
     char names[256] = "", one[64];
-    int n = rg_os_local_addresses(c->config->interface, c->remote_hint, a, 8, err);
+    const char *wanted = c->config->rdma_device;
+    if (wanted && rgr_device_is(wanted, "", 0) < 0)
+        return rg_fail(err, RG_ERR_INVALID, 0,
+                       "RG_RDMA_DEVICE is \"%s\": expected the name of a device, as `rdma link` has it, or name:port",
+                       wanted);
+    int n = rg_os_local_addresses(c->config->interface, wanted ? NULL : c->remote_hint, a, ADDRESSES_MAX, err);
     if (n < 0) return (rg_status_t)n;
     for (int i = 0; i < n; i++) {
         struct rdma_cm_id *id = NULL;
@@ -42,7 +75,8 @@ static rg_status_t bind_listener(rg_tp_t *tp, const rg_tp_config_t *c, rg_error_
         if (a[i].ss_family == AF_INET) ((struct sockaddr_in *)(void *)&a[i])->sin_port = port;
         else ((struct sockaddr_in6 *)(void *)&a[i])->sin6_port = port;
         if (rdma_create_id(tp->events, &id, NULL, RDMA_PS_TCP) != 0) return fail_errno(err, errno, "an endpoint");
-        if (rdma_bind_addr(id, (struct sockaddr *)&a[i]) == 0 && id->verbs) {
+        if (rdma_bind_addr(id, (struct sockaddr *)&a[i]) == 0 && id->verbs &&
+            (!wanted || rgr_device_is(wanted, ibv_get_device_name(id->verbs->device), id->port_num) == 1)) {
             if (rdma_listen(id, RGR_PENDING_MAX) != 0) {
                 int e = errno;
                 rdma_destroy_id(id);
@@ -56,18 +90,15 @@ static rg_status_t bind_listener(rg_tp_t *tp, const rg_tp_config_t *c, rg_error_
         snprintf(names + len, sizeof names - len, "%s%s", len ? ", " : "",
                  rg_os_addr_text((struct sockaddr *)&a[i], one, sizeof one));
     }
-    return rg_fail(err, RG_ERR_NOTSUP, ENODEV,
-                   "rdma: no RDMA device has one of the addresses %s; `rdma link` lists devices, RG_INTERFACE chooses "
-                   "an interface, and RG_TRANSPORT=auto does without",
-                   names);
+    return no_address(c, names, err);
 }
 
-static rg_status_t make_queues(rg_tp_t *tp, rg_error_t *err) {
+static rg_status_t make_queues(rg_tp_t *tp, const rg_tp_config_t *c, rg_error_t *err) {
     struct ibv_device_attr d;
     if (ibv_query_device(tp->device, &d) != 0) return fail_errno(err, errno, "cannot ask the device");
     tp->windowed = (d.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
     /* Elsewhere a page that the adapter knows would be missing in a forked child, with whatever else lies in it. */
-    tp->direct = ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
+    tp->direct = c->config->rdma_direct != RG_OFF && ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
     if (d.max_srq < 1) return rg_fail(err, RG_ERR_NOTSUP, 0, "rdma: the device has no shared receive queues");
     uint32_t want = RGR_CHUNKS_MAX * RGR_CHUNK;
     tp->srq_max = (uint32_t)d.max_srq_wr < want ? (uint32_t)d.max_srq_wr : want;
@@ -101,7 +132,7 @@ rg_status_t rgr_open_device(rg_tp_t *tp, const rg_tp_config_t *c, uint8_t *addr,
     rg_status_t st = bind_listener(tp, c, err);
     if (st != RG_OK) return st;
     tp->device = tp->listener->verbs;
-    if ((st = make_queues(tp, err)) != RG_OK) return st;
+    if ((st = make_queues(tp, c, err)) != RG_OK) return st;
     tp->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (tp->epoll < 0 || watch(tp, tp->events->fd) || watch(tp, tp->ready->fd))
         return fail_errno(err, errno, "cannot watch the device");
@@ -241,10 +272,11 @@ void rgr_up(rg_tp_t *tp, uint32_t link) {
     rgr_pump(tp, s);
 }
 
-/* How long the adapter waits for an acknowledgement: 4.096 us * 2^t, so that it has tried for a silence when it gives
- * up. Unknown to old kernels, where their own time stays. */
-static void set_patience(struct rdma_cm_id *id, uint32_t silence_ms) {
-    uint8_t t = 14;
+/* The traffic class, and how long the adapter waits for an acknowledgement: 4.096 us * 2^t, so that it has tried for a
+ * silence when it gives up. Unknown to old kernels, where their own time stays. */
+static void set_options(const rg_tp_t *tp, struct rdma_cm_id *id, uint32_t silence_ms) {
+    uint8_t t = 14, tos = tp->traffic_class;
+    if (tos) (void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos);
     while (t < 20 && (RETRIES + 1) * 4096ull * (2ull << t) <= silence_ms * 1000000ull) t++;
     (void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &t, sizeof t);
 }
@@ -273,7 +305,7 @@ rg_status_t rgr_dial(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_er
         s->id = NULL;
         return fail_errno(err, errno, "a connection");
     }
-    set_patience(s->id, silence_of(tp, tp->box.links[link]));
+    set_options(tp, s->id, silence_of(tp, tp->box.links[link]));
     int ms = peer->timeout_ms ? (int)peer->timeout_ms : 1;
     if (rdma_resolve_addr(s->id, NULL, (struct sockaddr *)&to, ms) == 0) return RG_OK;
     int e = errno;
@@ -297,7 +329,7 @@ static int accept_as(rg_tp_t *tp, uint32_t link, struct rdma_cm_id *id) {
     rgr_side_t *s = tp->sides[link];
     struct rdma_conn_param p = greeting(tp, tp->box.links[link], bytes);
     s->id = id;
-    set_patience(id, silence_of(tp, tp->box.links[link]));
+    set_options(tp, id, silence_of(tp, tp->box.links[link]));
     int e = queue_pair(tp, s);
     if (e) {
         (void)rdma_reject(id, NULL, 0);

@@ -58,6 +58,8 @@ int rgr_hello_get(const uint8_t *in, uint32_t len, rgr_hello_t *h); /* 0 or -1 *
 int rgr_hello_version(const uint8_t *in, uint32_t len);             /* of any version; 0: it is no greeting */
 uint32_t rgr_addr_put(uint8_t *out, const struct sockaddr_storage *a);
 int rgr_addr_get(const uint8_t *in, uint32_t len, struct sockaddr_storage *a); /* 0 or -1 */
+/* "device" or "device:port": 1 when this is it; 0: it is not; -1: it is no such name. */
+int rgr_device_is(const char *wanted, const char *name, uint32_t port);
 
 /* Memory for one message. */
 typedef struct rgr_slot {
@@ -170,6 +172,7 @@ struct rg_tp {
     uint8_t identity[16], nonce[16];
     int nonce_known;
     uint32_t heartbeat_ms;
+    uint8_t traffic_class; /* 0: the system's */
     uint64_t note;
     struct rdma_event_channel *events;
     struct rdma_cm_id *listener;

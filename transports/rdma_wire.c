@@ -1,5 +1,5 @@
-/* rdma_wire.c: headers, greetings and addresses of the RDMA transport as bytes, little endian. Relies on nothing. Must
- * check every byte that comes in, and must not know what a link is. */
+/* rdma_wire.c: headers, greetings and addresses of the RDMA transport as bytes, little endian; and names. Relies on
+ * nothing. Must check every byte that comes in, and must not know what a link is. */
 #include "rdma_internal.h"
 #include "le.h"
 
@@ -120,4 +120,17 @@ int rgr_addr_get(const uint8_t *in, uint32_t len, struct sockaddr_storage *a) {
         return -1;
     }
     return 0;
+}
+
+int rgr_device_is(const char *wanted, const char *name, uint32_t port) {
+    size_t n = strcspn(wanted, ":");
+    uint32_t number = 0;
+    const char *p = wanted + n;
+    if (n == 0) return -1;
+    if (*p && (p[1] < '1' || p[1] > '9')) return -1;
+    for (p += *p == ':'; *p; p++) {
+        if (*p < '0' || *p > '9' || number > 25) return -1;
+        number = number * 10 + (uint32_t)(*p - '0');
+    }
+    return strlen(name) == n && memcmp(wanted, name, n) == 0 && (!wanted[n] || number == port);
 }

@@ -77,6 +77,7 @@ Test(config, defaults__nothing_said__documented_values) {
     cr_assert(config.on_fault == RG_RETRY && config.deterministic == RG_OFF && config.undo == RG_ON);
     cr_assert(config.progress_thread == RG_ON && config.log_level == RG_LOG_NONE && config.max_rate_mbit == 0);
     cr_assert_eq(config.measure_every, 0);
+    cr_assert(config.rdma_traffic_class == 0 && !config.rdma_device && config.rdma_direct == RG_ON);
     rg_config_free(strings);
     rg_config_free(NULL);
 }
@@ -90,6 +91,9 @@ Test(config, variables__every_one__taken) {
     setenv("RG_CHUNK_BYTES", "65536", 1), setenv("RG_SOCKET_BUFFER_BYTES", "32768", 1);
     setenv("RG_SMALL_BYTES", "1", 1), setenv("RG_MAX_RATE_MBIT", "25", 1);
     setenv("RG_MEASURE_EVERY", "7", 1);
+    setenv("RG_RDMA_DEVICE", "mlx5_1:2", 1);
+    setenv("RG_RDMA_TRAFFIC_CLASS", "104", 1);
+    setenv("RG_RDMA_DIRECT", "off", 1);
     setenv("RG_SPIN_US", "50", 1), setenv("RG_ON_FAULT", "return", 1), setenv("RG_DETERMINISTIC", "on", 1);
     setenv("RG_UNDO", "off", 1), setenv("RG_PROGRESS_THREAD", "0", 1), setenv("RG_LOG", "info", 1);
     cr_assert_eq(resolve(NULL), RG_OK, "%s", error.text);
@@ -106,6 +110,8 @@ Test(config, variables__every_one__taken) {
     cr_assert(config.on_fault == RG_RETURN && config.deterministic == RG_ON && config.undo == RG_OFF);
     cr_assert(config.progress_thread == RG_OFF && config.log_level == RG_LOG_INFO && config.log_fn != NULL);
     cr_assert(config.max_rate_mbit == 25 && config.measure_every == 7);
+    cr_assert(config.rdma_traffic_class == 104 && config.rdma_direct == RG_OFF);
+    cr_assert_str_eq(config.rdma_device, "mlx5_1:2");
     rg_config_free(strings);
 }
 

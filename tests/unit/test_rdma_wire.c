@@ -124,6 +124,18 @@ Test(rdma_wire, address__of_both_families__comes_back) {
     b[6] = b[7] = 0; /* no port */
     cr_assert_eq(rgr_addr_get(b, n, &got), -1);
 }
+
+Test(rdma_wire, device_name__with_or_without_port__is_compared) {
+    cr_assert_eq(rgr_device_is("mlx5_0", "mlx5_0", 2), 1);
+    cr_assert_eq(rgr_device_is("mlx5_0:2", "mlx5_0", 2), 1);
+    cr_assert_eq(rgr_device_is("mlx5_0:12", "mlx5_0", 12), 1);
+    cr_assert_eq(rgr_device_is("mlx5_0:1", "mlx5_0", 2), 0);
+    cr_assert_eq(rgr_device_is("mlx5_0", "mlx5_01", 1), 0);
+    cr_assert_eq(rgr_device_is("mlx5_01", "mlx5_0", 1), 0);
+    static const char *const bad[] = { "",         ":",         ":1",         "mlx5_0:",   "mlx5_0:0",
+                                       "mlx5_0:x", "mlx5_0:1x", "mlx5_0:1:2", "mlx5_0:300" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_assert_eq(rgr_device_is(bad[i], "", 0), -1, "%s", bad[i]);
+}
 #else
 typedef int rdma_is_not_built; /* a translation unit needs a declaration */
 #endif
