@@ -117,7 +117,7 @@ guests_boot() {
         sleep 0.05
     done
     for ((i = 1; i <= n; i++)); do
-        qemu-system-x86_64 "${qemu_common[@]}" "${accelerator[@]}" -m "${VM_MEMORY:-512}" -smp 1 \
+        qemu-system-x86_64 "${qemu_common[@]}" "${accelerator[@]}" -m "${VM_MEMORY:-768}" -smp 1 \
             -kernel "$vm/vmlinux" -initrd "$vm/ramdisk.gz" -serial "file:$run/console.$i" \
             -append "$kernel_args vm.node=$i vm.nodes=$n vm.build=$build vm.device=${devices[i - 1]}" \
             -virtfs local,path=/,security_model=none,readonly=on,mount_tag=host,multidevs=remap \

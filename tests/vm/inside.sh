@@ -4,7 +4,7 @@
 export RG_COORDINATOR=10.78.0.1:7000 RG_INTERFACE=eth0 RG_JOIN_TIMEOUT_MS=60000 RG_LOG=${RG_LOG-warn}
 heartbeat=${VM_HEARTBEAT:-5000}
 vm=$BUILD/tests/vm
-plant= # on one guest: value, input, guard, late, outcome; elsewhere: spare (nothing is done to anybody), delay
+plant= # on one guest: value, input, guard, late, outcome; elsewhere: spare (nothing is done to anybody), delay, copy
 case ${VM_PLANT:-} in value | input | guard | late | outcome) [ "$NODE" = 2 ] && plant="--plant $VM_PLANT" ;; esac
 regroup=$BUILD/regroup
 
@@ -34,7 +34,10 @@ coordinator() {
 lines() { [ -e "$1" ] && [ "$(wc -l < "$1")" -ge "$2" ]; }
 ask() { : > "$CTL/$1"; until_true 60 test -e "$CTL/did-$1"; } # the host: kill.N stop.N cont.N
 
-scenario_conformance() { "$BUILD/tests/conformance" "$1"; }
+scenario_conformance() {
+    "$BUILD/tests/conformance" "$1" || return 1
+    [ "$1" != rdma ] || "$BUILD/tests/conformance" rdma-regions
+}
 
 # Random collectives, every element checked, and the benchmark's own check over sizes.
 scenario_collectives() {
@@ -47,6 +50,19 @@ scenario_collectives() {
         RG_GROUP=bench-$c "$regroup" bench $c -b 64 -e 1M -f 128 -w 1 -i 3 --check > "$SHARED/bench.$c.$NODE" || exit 1
     done
     cat "$SHARED"/bench.*."$NODE"
+}
+
+# What the processor moves of buffers that are registered; and that the options are obeyed, or refused with a reason.
+scenario_copies() {
+    export RG_TRANSPORT=$1 RG_MIN_SIZE=$NODES RG_RDMA_DEVICE=$DEVICE:1 RG_RDMA_TRAFFIC_CLASS=104
+    [ "$VM_PLANT" = copy ] && export RG_RDMA_DIRECT=off
+    if RG_RDMA_DEVICE=none0 RG_MIN_SIZE=1 timeout 60 "$regroup" bench barrier -n 1 > /tmp/out 2>&1; then fail "there is no none0"; fi
+    grep -q "RG_RDMA_DEVICE is none0.*devices here: $DEVICE" /tmp/out || { cat /tmp/out; fail "the text does not say what there is"; }
+    coordinator
+    for c in all_gather broadcast all_reduce; do
+        RG_GROUP=copies-$c "$regroup" bench $c --alloc -b 4M -e 4M -w 1 -i 3 --check > "$SHARED/copies.$c.$NODE" || exit 1
+        cat "$SHARED/copies.$c.$NODE"
+    done
 }
 
 # $2 kills of members on the first guest.

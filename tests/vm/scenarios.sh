@@ -4,7 +4,7 @@ kills=${VM_KILLS:-6}
 for t in tcp ${has_rdma:+rdma}; do
     short=$([ $t = rdma ] || [ -z "$has_rdma" ] && echo short || echo long)
     d=$([ $t = rdma ] && echo rxe || echo none)
-    scenario ${t}_conformance long 300 "$d" "scenario_conformance $t" shown
+    scenario ${t}_conformance long $([ $t = rdma ] && echo 600 || echo 300) "$d" "scenario_conformance $t" shown
     scenario ${t}_collectives $short 180 "$d $d" "scenario_collectives $t 150 1000000" "$([ $t = rdma ] && echo over_rdma || echo measured) 2 150"
     scenario ${t}_process_kills $short 240 "$d $d" "scenario_kills $t $kills" "judge 4 50"
     for ((k = 1; k <= ${VM_GUEST_KILLS:-1}; k++)); do
@@ -15,6 +15,7 @@ for t in tcp ${has_rdma:+rdma}; do
     scenario ${t}_port_down long 240 "$d $d $d" "scenario_port $t" "one_out 2 100"
     scenario ${t}_loss_and_delay long 240 "$d $d" "scenario_netem $t 'delay 5ms loss 1%' 40" "undisturbed 2 40"
 done
+[ -z "$has_rdma" ] || scenario rdma_copies short 180 "rxe rxe" "scenario_copies rdma" uncopied
 scenario mixed_collectives short 240 "rxe rxe none none" "scenario_collectives auto 80 400000" "$([ -n "$has_rdma" ] && echo over_rdma || echo measured) 4 80"
 scenario memory_limit long 180 rxe "scenario_memlock ${has_rdma:+rdma}" shown
 scenario wan_rate_and_delay short 120 none "scenario_wan 20 20 0 6000000 15" shown
