@@ -218,11 +218,20 @@ static rg_status_t remember_members(rg_group_t *g) {
     return ids ? RG_OK : RG_ERR_NOMEM;
 }
 
+/* What the operations would refuse one by one, if it can be known by now: whether a group is of a size for which an
+ * algorithm is made, for one, cannot. */
+static rg_status_t algorithms_known(const rg_group_t *g, rg_error_t *err) {
+    char text[sizeof err->text];
+    if (rg_sched_known(g->cfg.algorithm, text, sizeof text)) return RG_OK;
+    return rg_fail(err, RG_ERR_INVALID, 0, "%s", text);
+}
+
 static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err) {
     rg_member_params_t *p = calloc(1, sizeof *p);
     if (!p) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a group");
     rg_status_t st = rg_config_resolve(&j->config, RG_NEED_COORDINATOR, &g->cfg, &g->cfg_strings, err);
     if (st == RG_OK) st = rg_log_init(&g->log, g->cfg.log_level, g->cfg.log_fn, g->cfg.log_user, err);
+    if (st == RG_OK) st = algorithms_known(g, err);
     if (st == RG_OK) {
         int n = rg_os_resolve_list(g->cfg.coordinator, g->coord_addr, RG_CONTROL_PLACES, err);
         g->n_coord_addr = n > 0 ? n : 0;

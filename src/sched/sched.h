@@ -69,6 +69,10 @@ typedef struct rg_choice {
 } rg_choice_t;
 typedef enum rg_chosen { RG_CHOSEN_NONE, RG_CHOSEN_FORCED, RG_CHOSEN_TUNING, RG_CHOSEN_COST } rg_chosen_t;
 
+/* Whether a list of the form of `forced` names nothing but algorithms that there are, if not for every group. 0: with
+ * text, which names those. */
+int rg_sched_known(const char *list, char *text, size_t cap);
+
 /* The algorithm for d, and d->chunk. NULL with text when forced names none that applies. why may be NULL. Depends on
  * nothing but what is equal on all members. */
 const rg_algorithm_t *rg_sched_choose(rg_coll_desc_t *d, const rg_cost_model_t *m, const rg_choice_t *how,

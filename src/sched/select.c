@@ -125,6 +125,9 @@ static const rg_algorithm_t *find(int kind, const char *name, size_t len) {
     return NULL;
 }
 
+/* Of a name that is none, so that what follows it has room in the text. */
+static int quoted(size_t len) { return len < 40 ? (int)len : 40; }
+
 /* One item, "kind=name" or "name". Sets *found when it speaks of `kind`. Returns 0 with text when it names nothing. */
 static int parse_item(const char *item, size_t len, rg_kind_t kind, const rg_algorithm_t **found, text_t *t) {
     const char *eq = memchr(item, '=', len);
@@ -136,7 +139,7 @@ static int parse_item(const char *item, size_t len, rg_kind_t kind, const rg_alg
             if (a != NULL && k == (int)kind) *found = a;
         }
         if (!known) {
-            say(t, "algorithm: there is no '%.*s'; there are ", (int)len, item);
+            say(t, "algorithm (RG_ALGORITHM): there is no '%.*s'; there are ", quoted(len), item);
             say_all(t);
         }
         return known;
@@ -146,7 +149,7 @@ static int parse_item(const char *item, size_t len, rg_kind_t kind, const rg_alg
         if (!same(rg_kind_name((rg_kind_t)k), item, left)) continue;
         const rg_algorithm_t *a = find(k, eq + 1, right);
         if (a == NULL) {
-            say(t, "algorithm: %s has no '%.*s'; it has ", rg_kind_name((rg_kind_t)k), (int)right, eq + 1);
+            say(t, "algorithm (RG_ALGORITHM): %s has no '%.*s'; it has ", rg_kind_name((rg_kind_t)k), quoted(right), eq + 1);
             say_names(t, (rg_kind_t)k);
             return 0;
         }
@@ -154,15 +157,15 @@ static int parse_item(const char *item, size_t len, rg_kind_t kind, const rg_alg
         return 1;
     }
     say(t,
-        "algorithm: '%.*s' is no operation; expected all_reduce=NAME, broadcast=NAME, ... or a NAME alone, separated "
+        "algorithm (RG_ALGORITHM): '%.*s' is no operation; expected all_reduce=NAME, broadcast=NAME, ... or a NAME alone, separated "
         "by "
         "commas. There are ",
-        (int)left, item);
+        quoted(left), item);
     say_all(t);
     return 0;
 }
 
-/* The whole list is checked, whatever the kind, so that a mistake shows at the first operation. */
+/* The whole list is checked, whatever the kind. */
 static int parse(const char *list, rg_kind_t kind, const rg_algorithm_t **found, text_t *t) {
     while (*list != 0) {
         size_t len = strcspn(list, ",");
@@ -175,6 +178,13 @@ static int parse(const char *list, rg_kind_t kind, const rg_algorithm_t **found,
         if (*list == ',') list++;
     }
     return 1;
+}
+
+int rg_sched_known(const char *list, char *text, size_t cap) {
+    text_t t = { text, cap, 0 };
+    const rg_algorithm_t *any = NULL;
+    if (cap != 0) text[0] = 0;
+    return list == NULL || parse(list, RG_KIND_COUNT, &any, &t);
 }
 
 /* ---- Choice ---------------------------------------------------------------------------------------------------- */

@@ -484,7 +484,25 @@ Test(engine, join__wrong_settings__refused_with_text) {
     cr_assert_null(g);
 }
 
-/* A name that does not exist is told by the first operation, and only that operation fails. */
+/* A name that does not exist is refused before anybody is asked for anything: there is no coordinator here. */
+Test(engine, algorithm__unknown_name__refused_by_the_join) {
+    static const char *const bad[][2] = { { "all_reduce=quantum", "it has direct" },
+                                          { "ring,broadcast=none", "it has direct" },
+                                          { "quantum", "all_reduce: direct" },
+                                          { "all_to_none=ring", "no operation" } };
+    rg_config_t c = RG_CONFIG_INIT;
+    c.coordinator = "127.0.0.1:1";
+    c.join_timeout_ms = 20000;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        rg_error_t err = { RG_OK, 0, "" };
+        rg_group_t *g = NULL;
+        c.algorithm = bad[i][0];
+        cr_assert_eq(rg_group_join(&c, &g, &err), RG_ERR_INVALID, "%s", err.text);
+        cr_assert(!g && strstr(err.text, bad[i][1]) && strstr(err.text, "RG_ALGORITHM"), "%s", err.text);
+    }
+}
+
+/* One that is not made for a group of this size is told by the operation, and only that operation fails. */
 static int wrong_algorithm(rig_member_t *m, void *arg) {
     float x[2] = { 1, 2 };
     rg_result_t res = RG_RESULT_INIT;
@@ -492,17 +510,16 @@ static int wrong_algorithm(rig_member_t *m, void *arg) {
     (void)arg;
     o.result = &res;
     rg_status_t st = rg_all_reduce(m->g, x, x, 2, RG_F32, RG_SUM, &o, NULL);
-    RIG_NEED(m, st == RG_ERR_NOTSUP && strstr(res.text, "quantum"), "%s %s", rg_status_name(st), res.text);
+    RIG_NEED(m, st == RG_ERR_NOTSUP && strstr(res.text, "on 3 members"), "%s %s", rg_status_name(st), res.text);
     RIG_NEED(m, x[0] == 1 && x[1] == 2, "input");
     RIG_OK(m, rg_group_boundary(m->g, NULL));
     return 0;
 }
 
-Test(engine, algorithm__unknown_name__operation_says_so) {
+Test(engine, algorithm__not_for_this_group__operation_says_so) {
     rg_config_t c = RG_CONFIG_INIT;
-    c.algorithm = "all_reduce=quantum";
-    rig_run(2, "inproc", &c, wrong_algorithm, NULL);
-    rig_run(1, "inproc", &c, wrong_algorithm, NULL);
+    c.algorithm = "all_reduce=hier";
+    rig_run(3, "inproc", &c, wrong_algorithm, NULL);
 }
 
 static int wrong_calls(rig_member_t *m, void *arg) {
