@@ -39,7 +39,7 @@ int tool_duration(const char *text, uint64_t *ns) {
     if (!text || ((*text < '0' || *text > '9') && *text != '.')) return 0;
     double v = strtod(text, &end);
     double unit = !strcmp(end, "ms") ? 1e6 : !strcmp(end, "us") ? 1e3 : !*end || !strcmp(end, "s") ? 1e9 : 0;
-    if (end == text || !unit || !(v >= 0 && v * unit < 1e18)) return 0;
+    if (end != text + strspn(text, "0123456789.") || !unit || !(v >= 0 && v * unit < 1e18)) return 0;
     *ns = (uint64_t)(v * unit);
     return 1;
 }

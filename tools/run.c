@@ -237,14 +237,18 @@ static int run_parse_fault(struct run *r, enum fault_kind kind, char *text) {
     if (!f) return 0;
     *f = (struct fault){ .kind = kind };
     if (kind != FAULT_JOIN) {
-        if (!at) return 0;
-        *at = 0;
-        if (!tool_number(text, 0, RUN_MAX_PEERS - 1, &v)) return 0;
+        char number[16];
+        if (!at || (size_t)(at - text) >= sizeof number) return 0;
+        snprintf(number, sizeof number, "%.*s", (int)(at - text), text);
+        if (!tool_number(number, 0, RUN_MAX_PEERS - 1, &v)) return 0;
         f->slot = (uint32_t)v;
         text = at + 1;
     }
     plus = kind == FAULT_STOP ? strrchr(text, '+') : NULL;
-    if (plus && tool_duration(plus + 1, &f->cont_ns)) *plus = 0;
+    if (plus && tool_duration(plus + 1, &f->cont_ns)) {
+        if (!f->cont_ns) return 0; /* it would never be continued */
+        *plus = 0;
+    }
     f->at_ns = UINT64_MAX;
     if (!strncmp(text, "match=", 6)) {
         f->match = text + 6;
@@ -442,18 +446,53 @@ static int run_summary(struct run *r) {
     return bad || missed || r->timed_out || r->interrupted ? TOOL_FAILED : TOOL_OK;
 }
 
-/* A fault of a peer that there will never be is a slip of the pen, better told now than at the end. */
+/* How many peers there are at the time of a fault, as far as the times are known. */
+static uint32_t run_peers_at(const struct run *r, uint64_t at_ns) {
+    uint32_t n = r->n;
+    for (uint32_t i = 0; i < r->n_faults; i++)
+        n += r->faults[i].kind == FAULT_JOIN && (r->faults[i].at_ns <= at_ns || r->faults[i].match);
+    return n;
+}
+
+static int run_killed_before(const struct run *r, const struct fault *f) {
+    for (uint32_t i = 0; i < r->n_faults; i++) {
+        const struct fault *k = &r->faults[i];
+        if (k != f && k->kind == FAULT_KILL && k->slot == f->slot && !k->match && !f->match &&
+            (k->at_ns < f->at_ns || (k->at_ns == f->at_ns && k < f)))
+            return 1;
+    }
+    return 0;
+}
+
+static int run_check_fault(const struct run *r, const struct fault *f) {
+    const char *what = f->kind == FAULT_KILL ? "kill" : f->kind == FAULT_STOP ? "stop" : "join";
+    double at = (double)f->at_ns / 1e9;
+    uint32_t all = run_peers_at(r, UINT64_MAX);
+    if (!f->match && r->timeout_ns && f->at_ns >= r->timeout_ns)
+        return tool_usage("run", "a --%s at %.3f s never comes: --timeout ends everything at %.3f s", what, at,
+                          (double)r->timeout_ns / 1e9);
+    if (f->kind == FAULT_JOIN) return TOOL_OK;
+    if (f->slot >= all)
+        return tool_usage("run", "--%s %u@...: there is no peer %u: -n %u and %u --join make peers 0 to %u", what,
+                          f->slot, f->slot, r->n, all - r->n, all - 1);
+    if (!f->match && f->slot >= run_peers_at(r, f->at_ns))
+        return tool_usage("run", "--%s %u@...: peer %u has not joined by %.3f s", what, f->slot, f->slot, at);
+    if (run_killed_before(r, f))
+        return tool_usage("run", "--%s %u@...: peer %u has been killed by %.3f s", what, f->slot, f->slot, at);
+    return TOOL_OK;
+}
+
+/* A fault that cannot take place is a slip of the pen, better told now than at the end. */
 static int run_check_faults(const struct run *r) {
-    uint32_t peers = r->n;
-    for (uint32_t i = 0; i < r->n_faults; i++) peers += r->faults[i].kind == FAULT_JOIN;
+    uint32_t peers = run_peers_at(r, UINT64_MAX);
     if (peers > RUN_MAX_PEERS)
         return tool_usage("run", "%u peers with those that join: at most %d", peers, RUN_MAX_PEERS);
-    for (uint32_t i = 0; i < r->n_faults; i++)
-        if (r->faults[i].kind != FAULT_JOIN && r->faults[i].slot >= peers)
-            return tool_usage("run", "--%s %u@...: there is no peer %u: -n %u and %u --join make peers 0 to %u",
-                              r->faults[i].kind == FAULT_KILL ? "kill" : "stop", r->faults[i].slot, r->faults[i].slot,
-                              r->n, peers - r->n, peers - 1);
-    return TOOL_OK;
+    if (r->min_size > peers)
+        return tool_usage("run", "--min-size %llu: %u peers are all that there will be", (unsigned long long)r->min_size,
+                          peers);
+    int rc = TOOL_OK;
+    for (uint32_t i = 0; i < r->n_faults && !rc; i++) rc = run_check_fault(r, &r->faults[i]);
+    return rc;
 }
 
 static int run_options(struct run *r, int argc, char **argv, rg_coordinator_config_t *cfg) {

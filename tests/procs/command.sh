@@ -45,6 +45,12 @@ ok run__environment__counts_for_the_coordinator from_environment
 ok coordinator__bad_number both 2 "\"soon\" is not what --reconnect takes" coordinator --reconnect soon
 ok run__fault_of_a_peer_that_is_none both 2 "there is no peer 9" run -n 2 --kill 9@1 -- true
 ok run__fault_of_a_peer_that_joins__taken both 1 "did not take place" run -n 1 --join match=never --kill 1@match=never -- true
+ok run__fault_of_a_peer_before_it_joins both 2 "peer 2 has not joined by 1.000 s" run -n 2 --kill 2@1 --join 3 -- true
+ok run__fault_of_a_peer_that_is_dead both 2 "peer 1 has been killed by 7.000 s" run -n 2 --kill 1@5 --stop 1@7 -- true
+ok run__fault_after_the_time_limit both 2 "a --join at 9.000 s never comes" run -n 2 --join 9 --timeout 5 -- true
+ok run__stopped_and_never_continued both 2 "\"1@2+0\" is not what --stop takes" run -n 2 --stop 1@2+0 -- true
+ok run__more_wanted_than_there_will_be both 2 "3 peers are all" run -n 2 --join 1 --min-size 4 -- true
+ok run__time_in_another_base both 2 "\"1@0x10\" is not what --kill takes" run -n 2 --kill 1@0x10 -- true
 ok run__bad_time both 2 "\"soon\" is not what --join takes" run -n 2 --join soon -- true
 ok bench__unknown_collective both 2 "no collective" bench all_scatter
 ok bench__sizes_the_wrong_way_round both 2 "larger" bench all_reduce -b 2M -e 1M
