@@ -34,7 +34,7 @@ static const char bench_help[] =
     "      --in-place           results over inputs\n"
     "      --alloc              buffers from rg_alloc(), which members on one host read without a copy\n"
     "      --algorithm NAME     instead of the one that is chosen (RG_ALGORITHM); `regroup explain` lists them\n"
-    "      --transport NAME     auto, tcp, shm (RG_TRANSPORT)\n"
+    "      --transport NAME     auto, tcp, shm, rdma (RG_TRANSPORT)\n"
     "      --tls                with -n: TLS with a key for this run alone (--transport tcp: all bytes go through it)\n"
     "      --measure            measure the links first (rg_group_measure)\n"
     "      --check              check the result of every call (default: of the first of each size)\n"

@@ -502,6 +502,17 @@ Test(engine, algorithm__unknown_name__refused_by_the_join) {
     }
 }
 
+Test(engine, transport__unknown_name__refused_with_what_auto_takes) {
+    rg_config_t c = RG_CONFIG_INIT;
+    rg_error_t err = { RG_OK, 0, "" };
+    rg_group_t *g = NULL;
+    c.coordinator = "127.0.0.1:1";
+    c.transport = "carrier-pigeon";
+    cr_assert_eq(rg_group_join(&c, &g, &err), RG_ERR_NOTSUP);
+    cr_assert(!g && strstr(err.text, "carrier-pigeon") && strstr(err.text, "RDMA where both have a device, else TCP"),
+              "%s", err.text);
+}
+
 /* One that is not made for a group of this size is told by the operation, and only that operation fails. */
 static int wrong_algorithm(rig_member_t *m, void *arg) {
     float x[2] = { 1, 2 };
