@@ -488,8 +488,8 @@ static int run_check_faults(const struct run *r) {
     if (peers > RUN_MAX_PEERS)
         return tool_usage("run", "%u peers with those that join: at most %d", peers, RUN_MAX_PEERS);
     if (r->min_size > peers)
-        return tool_usage("run", "--min-size %llu: %u peers are all that there will be", (unsigned long long)r->min_size,
-                          peers);
+        return tool_usage("run", "--min-size %llu: %u peers are all that there will be",
+                          (unsigned long long)r->min_size, peers);
     int rc = TOOL_OK;
     for (uint32_t i = 0; i < r->n_faults && !rc; i++) rc = run_check_fault(r, &r->faults[i]);
     return rc;

@@ -60,14 +60,15 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
     g->blocks_shared = g->tp_ops == &rg_transport_auto || g->tp_ops == &rg_transport_shm;
     if (!g->tp_ops && strcmp(g->cfg.transport, "rdma") == 0)
         return rg_fail(err, RG_ERR_NOTSUP, 0,
-                       "transport \"rdma\" (RG_TRANSPORT): this library was built without libibverbs and librdmacm; install "
-                       "libibverbs-dev and librdmacm-dev and build it again, or use auto, tcp or shm");
+                       "transport \"rdma\" (RG_TRANSPORT): this library was built without libibverbs and librdmacm; "
+                       "install libibverbs-dev and librdmacm-dev and build it again, or use auto, tcp or shm");
     if (!g->tp_ops)
-        return rg_fail(err, RG_ERR_NOTSUP, 0,
-                       "transport \"%s\" (RG_TRANSPORT): expected auto (shared memory on one host; between hosts RDMA "
-                       "where both have a device, else TCP), tcp, shm, rdma, or inproc for members that are threads of "
-                       "one process",
-                       g->cfg.transport);
+        return rg_fail(
+            err, RG_ERR_NOTSUP, 0,
+            "transport \"%s\" (RG_TRANSPORT): expected auto (shared memory on one host; between hosts "
+            "RDMA where both have a device, else TCP), tcp, shm, rdma, or inproc for members that are threads of "
+            "one process",
+            g->cfg.transport);
     rg_os_addr_text((const struct sockaddr *)&g->coord_addr[0], hint, sizeof hint);
     rg_tp_config_t tc = {
         .config = &g->cfg, .tls = g->tls, .remote_hint = hint, .log = transport_log, .log_user = &g->log

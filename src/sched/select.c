@@ -149,7 +149,8 @@ static int parse_item(const char *item, size_t len, rg_kind_t kind, const rg_alg
         if (!same(rg_kind_name((rg_kind_t)k), item, left)) continue;
         const rg_algorithm_t *a = find(k, eq + 1, right);
         if (a == NULL) {
-            say(t, "algorithm (RG_ALGORITHM): %s has no '%.*s'; it has ", rg_kind_name((rg_kind_t)k), quoted(right), eq + 1);
+            say(t, "algorithm (RG_ALGORITHM): %s has no '%.*s'; it has ", rg_kind_name((rg_kind_t)k), quoted(right),
+                eq + 1);
             say_names(t, (rg_kind_t)k);
             return 0;
         }
@@ -157,9 +158,8 @@ static int parse_item(const char *item, size_t len, rg_kind_t kind, const rg_alg
         return 1;
     }
     say(t,
-        "algorithm (RG_ALGORITHM): '%.*s' is no operation; expected all_reduce=NAME, broadcast=NAME, ... or a NAME alone, separated "
-        "by "
-        "commas. There are ",
+        "algorithm (RG_ALGORITHM): '%.*s' is no operation; expected all_reduce=NAME, broadcast=NAME, ... or a NAME "
+        "alone, separated by commas. There are ",
         quoted(left), item);
     say_all(t);
     return 0;
