@@ -186,7 +186,9 @@ static rg_status_t tcp_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t
     tp->conns_tail = &tp->conns;
     tp->next_timer = tp->resume_listen = NEVER;
     tp->nonce_known = memcmp(config->nonce, no_nonce, 16) != 0;
-    rg_status_t st = open_parts(tp, addr, addr_len, err);
+    rg_status_t st = rg_os_random(&tp->secret, sizeof tp->secret) == RG_OK
+                         ? open_parts(tp, addr, addr_len, err)
+                         : rg_fail(err, RG_ERR_SYSTEM, errno, "no random numbers: %s", strerror(errno));
     /* Strings belong to the caller; what is needed of them has been copied. */
     tp->cfg.config = NULL;
     tp->cfg.remote_hint = NULL;

@@ -111,6 +111,7 @@ typedef struct recv_op {
     uint64_t mseq;    /* once bound */
     uint64_t claimed; /* bytes of frames that were begun, on whatever rail: never more than the message has, so that */
     uint64_t got;     /* when all of it has come no rail is still writing */
+    uint64_t cover;   /* where they begin and end: rgt_rx tells by it whether they cover the message once */
     uint32_t bound;
 } recv_op_t;
 
@@ -118,8 +119,8 @@ typedef struct recv_op {
 typedef struct unasked {
     struct unasked *next;
     rg_tag_t tag;
-    uint64_t mseq, total, claimed, got; /* as in recv_op */
-    uint8_t *bytes;                     /* NULL: thrown away */
+    uint64_t mseq, total, claimed, got, cover; /* as in recv_op */
+    uint8_t *bytes;                            /* NULL: thrown away */
 } unasked_t;
 
 /* ---- Connections ---- */
@@ -290,6 +291,7 @@ struct rg_tp {
     rg_config_t conf;
     char congestion[32];
     uint8_t nonce_known, armed;
+    uint64_t secret;  /* of this endpoint: no peer can foretell what is made with it */
     uint8_t inward;   /* this process offers loopback: it is meant for its own host */
     uint8_t many;     /* more than DIRECT_RAILS rails: epoll says which to look at */
     uint8_t keep_now; /* rgt_make_way() is at work */

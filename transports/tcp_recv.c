@@ -24,6 +24,8 @@ static int tag_equal(const rg_tag_t *a, const rg_tag_t *b) {
     return a->epoch == b->epoch && a->gen == b->gen && a->op == b->op && a->ord == b->ord;
 }
 
+static int same_message(const rg_tag_t *a, const rg_tag_t *b) { return tag_equal(a, b) && a->sig == b->sig; }
+
 /* ---- Messages without a receive ---- */
 
 void rgt_unasked_free(link_t *l, unasked_t *u) {
@@ -105,9 +107,28 @@ static void take_bytes(conn_t *c, const uint8_t *p, uint32_t n) {
     c->done += n;
 }
 
+/* A position as a number that no peer can foretell. */
+static uint64_t mark(const rg_tp_t *tp, uint64_t at) {
+    uint64_t x = (at ^ tp->secret) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
+    return x ^ x >> 29;
+}
+
+/* Added up over frames that cover a message once, all ends but the message's own cancel. Over frames that overlap and
+ * leave gaps they do not, however many bytes there are. */
+static uint64_t span(const rg_tp_t *tp, uint64_t from, uint64_t to) { return mark(tp, to) - mark(tp, from); }
+
+static uint64_t frame_span(const rg_tp_t *tp, const frame_t *f) { return span(tp, f->offset, f->offset + f->len); }
+
+static int broken(rg_tp_t *tp, link_t *l) {
+    rgt_link_fail(tp, l, "the peer broke the protocol: frames of a message overlap");
+    return -1;
+}
+
 static int from_kept(rg_tp_t *tp, link_t *l, recv_op_t *op, unasked_t *u);
 
-static void body_done(rg_tp_t *tp, conn_t *c) {
+/* -1: the link is gone. */
+static int body_done(rg_tp_t *tp, conn_t *c) {
     link_t *l = c->link;
     recv_op_t *op = c->rx;
     unasked_t *u = c->kept;
@@ -118,24 +139,26 @@ static void body_done(rg_tp_t *tp, conn_t *c) {
     tp->received += c->f.len;
     if (op) {
         op->got += c->f.len;
-        if (op->got == op->r.len) {
-            rgt_recv_unlink(l, op);
-            rgt_recv_done(tp, l, op, RG_TP_DONE, NULL);
-        }
+        if (op->got < op->r.len) return 0;
+        if (op->cover != span(tp, 0, op->r.len)) return broken(tp, l);
+        rgt_recv_unlink(l, op);
+        rgt_recv_done(tp, l, op, RG_TP_DONE, NULL);
     } else if (u) {
         u->got += c->f.len;
-        if (u->got < u->total) return;
+        if (u->got < u->total) return 0;
         if (!u->bytes) {
             rgt_unasked_free(l, u);
-            return;
+            return 0;
         }
+        if (u->cover != span(tp, 0, u->total)) return broken(tp, l);
         /* A receive may have been posted while the bytes came in. */
         for (op = l->recv_head; op; op = op->next)
             if (!op->bound && tag_equal(&op->r.tag, &u->tag)) {
                 from_kept(tp, l, op, u);
-                return;
+                return 0;
             }
     }
+    return 0;
 }
 
 /* ---- Matching ---- */
@@ -169,11 +192,15 @@ static int to_receive(rg_tp_t *tp, conn_t *c, recv_op_t *op) {
         rgt_recv_done(tp, l, op, RG_TP_MISMATCH, &f->tag);
         return DISPATCH_GO;
     }
+    /* The epoch of the receive is what fences the bytes, so a frame of its message has no other. */
+    if (op->bound && !same_message(&op->r.tag, &f->tag)) return DISPATCH_BROKEN;
     op->bound = 1;
     op->mseq = f->mseq;
-    if (f->total != op->r.len || f->len > op->r.len - op->claimed || (op->r.reduce && f->offset % op->r.wire_elem != 0))
+    if (f->total != op->r.len || f->len > op->r.len - op->claimed ||
+        (op->r.reduce && (f->offset % op->r.wire_elem != 0 || f->len % op->r.wire_elem != 0)))
         return DISPATCH_BROKEN;
     op->claimed += f->len;
+    op->cover += frame_span(tp, f);
     c->rx = op;
     return DISPATCH_GO;
 }
@@ -187,8 +214,10 @@ static int dispatch(rg_tp_t *tp, conn_t *c) {
     if (f->tag.epoch < tp->fence) return DISPATCH_GO;
     for (unasked_t *u = l->unasked; u; u = u->next)
         if (u->mseq == f->mseq) {
-            if (u->total != f->total || f->len > u->total - u->claimed) return DISPATCH_BROKEN;
+            if (!same_message(&u->tag, &f->tag) || u->total != f->total || f->len > u->total - u->claimed)
+                return DISPATCH_BROKEN;
             u->claimed += f->len;
+            u->cover += frame_span(tp, f);
             c->kept = u;
             return DISPATCH_GO;
         }
@@ -196,7 +225,10 @@ static int dispatch(rg_tp_t *tp, conn_t *c) {
     if (op) return to_receive(tp, c, op);
     if (!c->stalled) tell_unexpected(tp, l, f);
     if (l->posted > 0 && (tp->keep_now || f->total <= KEEP_AT_ONCE)) c->kept = unasked_new(l, f, 1);
-    if (c->kept) c->kept->claimed = f->len;
+    if (c->kept) {
+        c->kept->claimed = f->len;
+        c->kept->cover = frame_span(tp, f);
+    }
     return c->kept ? DISPATCH_GO : DISPATCH_STALL;
 }
 
@@ -220,8 +252,7 @@ static int begin_body(rg_tp_t *tp, conn_t *c) {
     c->in_body = 1;
     c->done = 0;
     c->carry_n = 0;
-    if (c->f.len == 0) body_done(tp, c);
-    return 0;
+    return c->f.len == 0 ? body_done(tp, c) : 0;
 }
 
 static int take_header(rg_tp_t *tp, conn_t *c) {
@@ -259,7 +290,7 @@ static int parse(rg_tp_t *tp, conn_t *c) {
                 c->rpos += n;
             }
             if (c->done < c->f.len) break;
-            body_done(tp, c);
+            if (body_done(tp, c) != 0) return -1;
         } else {
             if (have < FRAME_BYTES) break;
             if (take_header(tp, c) != 0) return -1;

@@ -106,6 +106,178 @@ Test(tcp, frames__that_overlap_on_two_rails__end_the_link_and_not_the_receive, .
     rg_transport_tcp.close(b.tp);
 }
 
+/* ---- A peer that lies ----------------------------------------------------------------------------------------------
+ */
+
+static uint8_t content(uint64_t at) { return (uint8_t)(at * 37 + 11); }
+
+/* Two ends with two rails each; the lies of a are written to its sockets past its transport. */
+static void liar_open(end_t *a, end_t *b) {
+    rg_completion_t got, c[4];
+    end_open(a, 1, 2);
+    end_open(b, 2, 2);
+    end_connect(a, b, 1);
+    end_connect(b, a, 0);
+    cr_assert(await(a, b, RG_TP_LINK_UP, &got));
+    while (a->tp->links[0]->state != LINK_UP) rg_transport_tcp.poll(a->tp, c, 4);
+}
+
+static void liar_close(end_t *a, end_t *b) {
+    rg_transport_tcp.close(a->tp);
+    rg_transport_tcp.close(b->tp);
+}
+
+/* 0: nobody reads there any more. */
+static int say(const end_t *a, uint32_t rail, const frame_t *f, uint32_t from, uint32_t to) {
+    uint8_t out[FRAME_BYTES + 512];
+    const conn_t *c = a->tp->links[0]->rail[rail];
+    rgt_frame_put(out, f);
+    for (uint32_t i = 0; i < f->len; i++) out[FRAME_BYTES + i] = content(f->offset + i);
+    return c && send(c->fd, out + from, to - from, MSG_NOSIGNAL) == (ssize_t)(to - from);
+}
+
+static void broken_by(const frame_t *f, uint32_t n, const rg_tp_recv_t *r) {
+    end_t a = { 0 }, b = { 0 };
+    rg_completion_t got;
+    liar_open(&a, &b);
+    cr_assert_eq(rg_transport_tcp.recv(b.tp, 0, r), RG_OK);
+    for (uint32_t i = 0; i < n; i++) say(&a, i % 2, &f[i], 0, FRAME_BYTES + f[i].len);
+    cr_assert(await(&a, &b, RG_TP_LINK_DOWN, &got));
+    cr_assert(strstr(got.text, "the peer broke the protocol"), "%s", got.text);
+    liar_close(&a, &b);
+}
+
+/* Bytes in place of others, so many that a count of them is right. */
+Test(tcp, frames__that_come_twice_in_place_of_others__no_message, .timeout = 60) {
+    uint8_t sink[256];
+    const rg_tp_recv_t r = { .tag = { 1, 1, 1, 1, 1 }, .len = sizeof sink, .dst = sink };
+    const frame_t f = { .type = FRAME_DATA, .len = 128, .total = 256, .tag = r.tag };
+    const frame_t twice[] = { f, f };
+    broken_by(twice, 2, &r);
+    frame_t askew[] = { f, f };
+    askew[1].offset = 64;
+    broken_by(askew, 2, &r);
+}
+
+static void no_reduce(const void *ctx, void *dst, const void *a, const void *b, size_t n) {
+    (void)ctx, (void)dst, (void)a, (void)b, (void)n;
+}
+
+Test(tcp, frames__that_end_within_an_element__no_message, .timeout = 60) {
+    uint8_t sink[256];
+    rg_tp_recv_t r = { .tag = { 1, 1, 1, 1, 1 }, .len = sizeof sink, .dst = sink, .a = sink, .reduce = no_reduce };
+    r.wire_elem = r.dst_elem = r.a_elem = 8;
+    const frame_t f = { .type = FRAME_DATA, .len = 67, .total = 256, .tag = r.tag };
+    broken_by(&f, 1, &r);
+}
+
+/* What says that it is of a later epoch than its message would be written on after the fence that ended the receive. */
+Test(tcp, frame__of_another_epoch_than_its_message__no_message, .timeout = 60) {
+    uint8_t sink[256];
+    const rg_tp_recv_t r = { .tag = { 1, 1, 1, 1, 1 }, .len = sizeof sink, .dst = sink };
+    frame_t f[] = { { .type = FRAME_DATA, .len = 64, .total = 256, .tag = r.tag }, { 0 } };
+    f[1] = f[0];
+    f[1].offset = 64;
+    f[1].tag.epoch = 1000;
+    broken_by(f, 2, &r);
+}
+
+typedef struct sum {
+    uint8_t room[64 + 256 + 64]; /* guards around the sink */
+    int ended, done, fenced;
+    uint32_t len;
+    uint64_t epoch;
+    uint8_t then[256]; /* what was there when it ended */
+} sum_t;
+
+static void add(const void *ctx, void *dst, const void *a, const void *b, size_t n) {
+    (void)ctx;
+    for (size_t i = 0; i < 4 * n; i++)
+        ((uint8_t *)dst)[i] = (uint8_t)(((const uint8_t *)a)[i] + ((const uint8_t *)b)[i]);
+}
+
+#define SUMS 4
+
+static void ended(sum_t *all, const rg_completion_t *c) {
+    if (c->event != RG_TP_RECEIVED && c->event != RG_TP_FAILED) return;
+    sum_t *s = &all[c->cookie];
+    cr_assert(!s->ended, "it ended twice");
+    s->ended = 1;
+    s->done = c->event == RG_TP_RECEIVED;
+    memcpy(s->then, s->room + 64, s->len);
+    for (uint32_t i = 0; s->done && i < s->len; i++) cr_assert_eq(s->room[64 + i], content(i), "byte %u", i);
+}
+
+static uint32_t dice(uint64_t *seed, uint32_t n) {
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % n;
+}
+
+/* Mostly a frame of one of the messages, as it should be; else one with a lie in it. */
+static frame_t draw(uint64_t *seed, const sum_t *all) {
+    uint32_t m = dice(seed, SUMS), lie = dice(seed, 40);
+    frame_t f = { .type = FRAME_DATA, .mseq = m, .total = all[m].len, .tag = { all[m].epoch, 1, m, 1, 1 } };
+    f.offset = 64ull * dice(seed, all[m].len / 64);
+    f.len = 64 * (1 + dice(seed, (uint32_t)(f.total - f.offset) / 64));
+    if (lie == 0) f.mseq = dice(seed, SUMS);
+    if (lie == 1 || lie == 6) f.tag.epoch = dice(seed, 4);
+    if (lie == 2) f.total += 64;
+    if (lie == 3) f.len -= 1 + dice(seed, 63);
+    if (lie == 4) f.tag.sig = 2;
+    if (lie == 5) f.tag.op = dice(seed, SUMS);
+    return f;
+}
+
+/* At most once each, with the right bytes or not at all, nothing beside it, and nothing after its end. */
+static void lies(uint64_t seed, int *whole) {
+    end_t a = { 0 }, b = { 0 };
+    sum_t all[SUMS];
+    rg_completion_t c[16];
+    memset(all, 0, sizeof all);
+    liar_open(&a, &b);
+    for (uint32_t m = 0; m < SUMS; m++) {
+        memset(all[m].room, 0xee, sizeof all[m].room);
+        all[m].len = 64 * (1 + dice(&seed, 4));
+        all[m].epoch = 1 + m % 2;
+        memset(all[m].room + 64, 0, all[m].len);
+    }
+    frame_t f[2];
+    uint32_t posted = 0, cut = 0, half[2] = { 0, 0 }; /* half: of the frame that a rail is in the middle of */
+    for (int i = 0; i < 60; i++) {
+        if (posted < SUMS && dice(&seed, 4) == 0) {
+            sum_t *s = &all[posted];
+            rg_tp_recv_t r = { .tag = { s->epoch, 1, posted, 1, 1 }, .len = s->len, .dst = s->room + 64 };
+            r.cookie = posted++;
+            r.wire_elem = r.dst_elem = r.a_elem = 4;
+            r.a = r.dst;
+            if (posted % 2) r.reduce = add;
+            (void)rg_transport_tcp.recv(b.tp, 0, &r);
+        }
+        if (!cut && i > 10 && dice(&seed, 20) == 0) rg_transport_tcp.fence(b.tp, 2), cut = 1;
+        uint32_t rail = dice(&seed, 2), from = half[rail];
+        if (!from) f[rail] = draw(&seed, all);
+        half[rail] = from || dice(&seed, 3) ? 0 : FRAME_BYTES + f[rail].len / 2;
+        (void)say(&a, rail, &f[rail], from, half[rail] ? half[rail] : FRAME_BYTES + f[rail].len);
+        for (int k = 0; k < 3; k++) {
+            int n = rg_transport_tcp.poll(b.tp, c, 16);
+            for (int e = 0; e < n; e++) ended(all, &c[e]);
+        }
+    }
+    for (uint32_t m = 0; m < SUMS; m++) {
+        *whole += all[m].done;
+        for (uint32_t i = 0; i < sizeof all[m].room; i++)
+            cr_assert(all[m].room[i] == 0xee || (i >= 64 && i < 64 + all[m].len), "beside the sink");
+        cr_assert(!all[m].ended || !memcmp(all[m].then, all[m].room + 64, all[m].len), "after its end");
+    }
+    liar_close(&a, &b);
+}
+
+Test(tcp, frames__with_lies_in_them__right_bytes_or_none, .timeout = 120) {
+    int whole = 0;
+    for (uint64_t seed = 0; seed < 300; seed++) lies(seed, &whole);
+    cr_assert_gt(whole, 20, "too few messages came whole to say anything: %d", whole);
+}
+
 /* The kernel tells the longest time there is for a round trip that it has not timed. That is no long link: nothing is
  * chosen until there is a time. */
 Test(tcp, tune__round_trip_not_timed_yet__chosen_when_it_is, .timeout = 60) {
