@@ -434,13 +434,9 @@ static void lost_all(rg_tp_t *tp) {
 }
 
 static void refused(rg_tp_t *tp, uint32_t link, int reason, const uint8_t *data, uint32_t len) {
-    uint8_t own[RGR_HELLO];
-    rgr_hello_put(own, &(rgr_hello_t){ { 0 }, { 0 }, { 0 } });
-    int theirs = rgr_hello_version(data, len), ours = rgr_hello_version(own, RGR_HELLO);
-    if (theirs && theirs != ours)
-        rgr_down(tp, link, "rdma: the peer has version %d of this transport, this library %d: use one version", theirs,
-                 ours);
-    else rgr_down(tp, link, "rdma: the peer refused the connection (reason %d)", reason);
+    char text[240];
+    rgr_refusal(text, sizeof text, reason, data, len);
+    rgr_down(tp, link, "rdma: %s", text);
 }
 
 static void on_side(rg_tp_t *tp, rgr_side_t *s, enum rdma_cm_event_type type, int status, const uint8_t *data,

@@ -56,6 +56,8 @@ const char *rgr_head_get(const uint8_t *in, uint32_t bytes, rgr_head_t *h);
 void rgr_hello_put(uint8_t out[RGR_HELLO], const rgr_hello_t *h);
 int rgr_hello_get(const uint8_t *in, uint32_t len, rgr_hello_t *h); /* 0 or -1 */
 int rgr_hello_version(const uint8_t *in, uint32_t len);             /* of any version; 0: it is no greeting */
+/* What to say of a request for a connection that was refused for this reason, with these bytes. */
+void rgr_refusal(char *text, size_t cap, int reason, const uint8_t *data, uint32_t len);
 uint32_t rgr_addr_put(uint8_t *out, const struct sockaddr_storage *a);
 int rgr_addr_get(const uint8_t *in, uint32_t len, struct sockaddr_storage *a); /* 0 or -1 */
 /* "device" or "device:port": 1 when this is it; 0: it is not; -1: it is no such name. */

@@ -3,7 +3,9 @@
 #include "rdma_internal.h"
 #include "le.h"
 
+#include <errno.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 
 #define HEAD_MAGIC 0x32724752u  /* "RGr2" */
@@ -81,6 +83,26 @@ int rgr_hello_get(const uint8_t *in, uint32_t len, rgr_hello_t *h) {
     memcpy(h->from, in + 24, 16);
     memcpy(h->to, in + 40, 16);
     return 0;
+}
+
+#define REASON_NOBODY 8 /* of the connection manager: no such service */
+#define REASON_PEER 28  /* it was the peer, and no machinery, that refused */
+
+/* A refusal tells no stranger why, so this names what it can be. */
+void rgr_refusal(char *text, size_t cap, int reason, const uint8_t *data, uint32_t len) {
+    int theirs = rgr_hello_version(data, len);
+    if (theirs && theirs != (int)VERSION)
+        snprintf(text, cap, "the peer has version %d of this transport, this library %d: use one version", theirs,
+                 (int)VERSION);
+    else if (theirs)
+        snprintf(text, cap,
+                 "the peer refused the connection: it is of another group (its address may have been another's "
+                 "before), or it does not know this member");
+    else if (reason == REASON_PEER)
+        snprintf(text, cap, "the peer refused the connection: it has no resources for one more (ulimit -l)");
+    else if (reason == REASON_NOBODY || reason == -ECONNREFUSED)
+        snprintf(text, cap, "nobody listens at the peer's address: its process has ended");
+    else snprintf(text, cap, "the connection was refused (reason %d of the connection manager)", reason);
 }
 
 /* Magic, family (4 or 6), a zero, the port, 16 bytes of address. */

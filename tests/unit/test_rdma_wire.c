@@ -102,6 +102,25 @@ Test(rdma_wire, hello__cut_or_of_another_version__is_refused) {
     cr_assert_eq(rgr_hello_version(NULL, 0), 0);
 }
 
+static const char *refusal(int reason, const uint8_t *data, uint32_t len) {
+    static char text[240];
+    rgr_refusal(text, sizeof text, reason, data, len);
+    return text;
+}
+
+Test(rdma_wire, refusal__of_each_kind__says_what_it_can_be) {
+    static const rgr_hello_t nobody;
+    uint8_t b[RGR_HELLO];
+    rgr_hello_put(b, &nobody); /* as it answers to a request of another group */
+    cr_assert(strstr(refusal(28, b, sizeof b), "of another group"), "%s", refusal(28, b, sizeof b));
+    b[3] = '1';
+    cr_assert(strstr(refusal(28, b, sizeof b), "version 1"), "%s", refusal(28, b, sizeof b));
+    b[0] ^= 1;
+    cr_assert(strstr(refusal(28, b, sizeof b), "no resources"), "%s", refusal(28, b, sizeof b));
+    cr_assert(strstr(refusal(8, NULL, 0), "nobody listens"), "%s", refusal(8, NULL, 0));
+    cr_assert(strstr(refusal(5, NULL, 0), "reason 5"), "%s", refusal(5, NULL, 0));
+}
+
 Test(rdma_wire, address__of_both_families__comes_back) {
     uint8_t b[64];
     struct sockaddr_storage a = { 0 }, got;
