@@ -154,7 +154,13 @@ typedef struct tune {
     int untimed;    /* no round trip is known for sure: nothing is chosen */
     uint32_t frame; /* most payload of a frame; 0: SEGMENT */
     uint32_t trial;
+    uint32_t rest; /* looks until the next trial */
 } tune_t;
+
+typedef struct tune_sample {
+    uint64_t acked, busy_us;
+    uint32_t min_rtt_us;
+} tune_sample_t;
 
 /* What a rail may have to send again (tcp_keep.c). Offsets count the bytes of the rail's stream, from its first on. */
 typedef struct kept {
@@ -419,8 +425,9 @@ const struct sockaddr_storage *rgt_target(const conn_t *c,
 static inline int rgt_tx_pending(const conn_t *c) { return c->tx_busy || c->replaying; }
 
 /* ---- tcp_tune.c ---- */
-void rgt_tune_begin(conn_t *c); /* a rail is up */
-void rgt_tune(conn_t *c);       /* tune.sent has reached tune.next_at */
+void rgt_tune_begin(conn_t *c);                      /* a rail is up */
+void rgt_tune(conn_t *c);                            /* tune.sent has reached tune.next_at */
+void rgt_tune_by(conn_t *c, const tune_sample_t *s); /* the same by what the kernel says */
 
 /* ---- tcp_send.c ---- */
 void rgt_push(rg_tp_t *tp, link_t *l);                                 /* lets free rails take frames */

@@ -11,7 +11,7 @@
 
 #define SAMPLE (32ull << 20) /* payload bytes that a trial carries */
 #define TRIALS 6u            /* three of each, in turn; the best of each counts, for outside work only slows down */
-#define AGAIN_FACTOR 512u    /* how much longer the winner runs before it is tried against the other again */
+#define AGAIN_FACTOR 512u    /* so many samples the winner runs before it is tried against the other again */
 #define BETTER 1.15          /* the system's has to be this much quicker: measurements scatter */
 #define SAME_HOST_RTT_US                                                                                               \
     50u                   /* below it nothing is measured: within a host the work of the processors decides, and       \
@@ -24,12 +24,7 @@
 #define BUFFER_ENOUGH (2u << 20) /* the kernel's own sizing reaches this, of payload */
 #define NO_RATE (1ull << 62)     /* paced, but as fast as the congestion control wants */
 
-typedef struct sample {
-    uint64_t acked, busy_us;
-    uint32_t min_rtt_us;
-} sample_t;
-
-static int take_sample(int fd, sample_t *s) {
+static int take_sample(int fd, tune_sample_t *s) {
     struct tcp_info ti;
     socklen_t len = sizeof ti;
     memset(&ti, 0, sizeof ti);
@@ -56,7 +51,7 @@ static void size_buffers(conn_t *c, double bytes_per_us, uint32_t rtt_us) {
     c->tune.buffer = bytes;
 }
 
-static void begin_sample(conn_t *c, const sample_t *s, uint64_t bytes) {
+static void begin_sample(conn_t *c, const tune_sample_t *s, uint64_t bytes) {
     c->tune.acked = s->acked;
     c->tune.busy_us = s->busy_us;
     c->tune.next_at = c->tune.sent + bytes;
@@ -78,10 +73,20 @@ static void share(conn_t *c) {
     (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most); /* older kernels share less evenly */
 }
 
+/* A way can become a long one: a virtual machine moves, a route changes. What a short one is given would slow it down.
+ */
+static void become_far(conn_t *c) {
+    tune_t *t = &c->tune;
+    t->far = 1;
+    pace(c, 1);
+    share(c);
+    if (t->name[0][0] && !t->now && use(c, t->name[1])) t->now = 1;
+}
+
 void rgt_tune_begin(conn_t *c) {
     tune_t *t = &c->tune;
     socklen_t len = sizeof t->name[1] - 1;
-    sample_t s = { 0 };
+    tune_sample_t s = { 0 };
     int again = t->untimed;
     memset(t, 0, sizeof *t);
     t->next_at = UINT64_MAX;
@@ -100,46 +105,48 @@ void rgt_tune_begin(conn_t *c) {
         begin_sample(c, &s, LONG_SAMPLE);
         return;
     }
-    if (!known || strcmp(c->tp->congestion, "auto") != 0) return;
+    if (!known) return;
+    begin_sample(c, &s, SAMPLE);
+    if (strcmp(c->tp->congestion, "auto") != 0) return;
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_CONGESTION, t->name[1], &len) != 0) return;
     strcpy(t->name[0], "reno");
     t->same = strcmp(t->name[1], "reno") == 0;
     /* Pacing, as bbr does it, halves the speed of loopback and guards against nothing on a short link. */
     t->now = t->same || !use(c, "reno");
-    if (s.min_rtt_us >= SAME_HOST_RTT_US) begin_sample(c, &s, SAMPLE);
 }
 
 /* Called when the connection has carried tune.next_at bytes. */
 void rgt_tune(conn_t *c) {
+    tune_sample_t s;
+    if (c->tune.untimed) rgt_tune_begin(c);
+    else if (take_sample(c->fd, &s)) rgt_tune_by(c, &s);
+    else c->tune.next_at = UINT64_MAX;
+}
+
+void rgt_tune_by(conn_t *c, const tune_sample_t *s) {
     tune_t *t = &c->tune;
-    sample_t s;
-    if (t->untimed) {
-        rgt_tune_begin(c);
-        return;
-    }
-    if (!take_sample(c->fd, &s)) {
-        t->next_at = UINT64_MAX;
-        return;
-    }
-    double rate = s.busy_us > t->busy_us ? (double)(s.acked - t->acked) / (double)(s.busy_us - t->busy_us) : 0;
-    size_buffers(c, rate, s.min_rtt_us);
+    double rate = s->busy_us > t->busy_us ? (double)(s->acked - t->acked) / (double)(s->busy_us - t->busy_us) : 0;
+    size_buffers(c, rate, s->min_rtt_us);
+    if (!t->far && s->min_rtt_us >= LONG_RTT_US) become_far(c);
     if (t->far) {
-        begin_sample(c, &s, LONG_SAMPLE);
+        begin_sample(c, s, LONG_SAMPLE);
         return;
     }
-    if (t->same || s.min_rtt_us >= LONG_RTT_US) {
-        begin_sample(c, &s, SAMPLE * AGAIN_FACTOR);
+    if (!t->name[0][0] || t->same || s->min_rtt_us < SAME_HOST_RTT_US || t->rest) {
+        t->rest -= t->rest != 0;
+        begin_sample(c, s, SAMPLE);
         return;
     }
     if (rate > t->rate[t->now]) t->rate[t->now] = rate;
     if (++t->trial < TRIALS) {
         if (use(c, t->name[!t->now])) t->now = !t->now;
-        begin_sample(c, &s, SAMPLE);
+        begin_sample(c, s, SAMPLE);
         return;
     }
     int best = t->rate[1] > t->rate[0] * BETTER;
     if (best != t->now && use(c, t->name[best])) t->now = best;
     t->trial = 0;
+    t->rest = AGAIN_FACTOR;
     t->rate[0] = t->rate[1] = 0;
-    begin_sample(c, &s, SAMPLE * AGAIN_FACTOR);
+    begin_sample(c, s, SAMPLE);
 }

@@ -5,6 +5,7 @@
 
 #include <criterion/criterion.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -298,4 +299,48 @@ Test(tcp, tune__round_trip_not_timed_yet__chosen_when_it_is, .timeout = 60) {
     cr_assert(!c.tune.untimed && !c.tune.far && strcmp(c.tune.name[0], "reno") == 0, "not chosen");
     close(c.fd);
     close(listener);
+}
+
+/* A connection that began as a short one, and whose way is long from some time on: it is no short one any more, however
+ * far it had come in trying what is quick on those. */
+static void becomes_far(uint32_t samples, const char *congestion) {
+    static rg_tp_t tp;
+    static link_t link;
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof at, n = 16;
+    char before[16] = "", now[16] = "";
+    uint64_t pace = 0;
+    tune_sample_t s = { .min_rtt_us = 200 };
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    conn_t c = { .tp = &tp, .link = &link, .fd = socket(AF_INET, SOCK_STREAM, 0) };
+    link.rails = 2;
+    strcpy(tp.congestion, congestion);
+    cr_assert(bind(listener, (struct sockaddr *)&at, len) == 0 && listen(listener, 1) == 0);
+    cr_assert(getsockname(listener, (struct sockaddr *)&at, &len) == 0);
+    cr_assert(connect(c.fd, (struct sockaddr *)&at, len) == 0);
+    cr_assert_eq(getsockopt(c.fd, IPPROTO_TCP, TCP_CONGESTION, before, &n), 0);
+    rgt_tune_begin(&c);
+    cr_assert(!c.tune.far && !c.tune.frame && c.tune.next_at < UINT64_MAX, "nobody looks again");
+    for (uint32_t i = 0; i < samples; i++) {
+        s.acked += 32 << 20;
+        s.busy_us += i % 2 ? 10000 : 20000;
+        rgt_tune_by(&c, &s);
+        cr_assert(!c.tune.far && c.tune.next_at - c.tune.sent <= 32u << 20, "after %u samples", i);
+    }
+    s.min_rtt_us = 40000;
+    rgt_tune_by(&c, &s);
+    cr_assert(c.tune.far && c.tune.frame && c.tune.next_at - c.tune.sent < 32u << 20);
+    n = 16;
+    cr_assert_eq(getsockopt(c.fd, IPPROTO_TCP, TCP_CONGESTION, now, &n), 0);
+    cr_assert_str_eq(now, before);
+    n = sizeof pace;
+    cr_assert(getsockopt(c.fd, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, &n) == 0 && pace != UINT64_MAX, "not paced");
+    close(c.fd);
+    close(listener);
+}
+
+Test(tcp, tune__way_becomes_long__as_one_that_always_was, .timeout = 60) {
+    for (uint32_t samples = 0; samples < 20; samples++) becomes_far(samples, "auto");
+    becomes_far(600, "auto");
+    becomes_far(3, "as the system says");
 }
