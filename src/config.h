@@ -24,7 +24,7 @@
 rg_status_t rg_config_resolve(const rg_config_t *in, uint32_t flags, rg_config_t *out, char **strings, rg_error_t *err);
 rg_status_t rg_coordinator_config_resolve(const rg_coordinator_config_t *in, rg_coordinator_config_t *out,
                                           char **strings, rg_error_t *err);
-void rg_config_free(char *strings); /* NULL is fine */
+void rg_config_free(char *strings);         /* NULL is fine */
 const char *rg_config_variable(uint32_t i); /* names of all RG_* variables, some twice, in no order; NULL at the end */
 
 /* NULL gives the defaults. timeout_ms 0 and on_fault 0 become those of the resolved configuration. */

@@ -49,7 +49,7 @@ struct co_group {
     size_t core_size;
     uint32_t conns;
     uint64_t empty_ns; /* since when nobody belongs to it; 0: somebody does */
-    int ended; /* its core reported a broken invariant */
+    int ended;         /* its core reported a broken invariant */
 };
 
 struct co_conn {

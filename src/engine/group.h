@@ -322,7 +322,7 @@ struct rg_group {
     int sleeping;           /* threads in epoll_wait */
     int epfd, wakefd;
     uint64_t last_drive_ns;
-    uint64_t now_ns; /* of the last round or call, for what happens within it */
+    uint64_t now_ns;    /* of the last round or call, for what happens within it */
     uint32_t polite_ns; /* polls without giving way for this long */
     uint32_t notes_due; /* notes that came since the core was last told */
     int async_work;     /* requests that nobody waits for in a call */

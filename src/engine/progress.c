@@ -19,9 +19,9 @@
 #define SPIN_NS 100000u
 #define SPIN_CROWDED_NS 300000u
 #define COMPLETIONS 64
-#define NOTES_MOST 32u /* put off: copies that could go fill places that are wanted again */
-#define ANEW_MOST 8              /* a link whose stream is lost so often, */
-#define ANEW_NS 60000000000u     /* each time within so long, is left to the coordinator */
+#define NOTES_MOST 32u       /* put off: copies that could go fill places that are wanted again */
+#define ANEW_MOST 8          /* a link whose stream is lost so often, */
+#define ANEW_NS 60000000000u /* each time within so long, is left to the coordinator */
 
 void rg_lock(rg_group_t *g) {
     if (pthread_mutex_trylock(&g->lock) == 0) return;
@@ -88,7 +88,7 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         g->notes_due++;
         return;
     }
-    tell_notes(g, now); /* they were said before this happened */
+    tell_notes(g, now);                                         /* they were said before this happened */
     if (c->link >= g->n_links || !g->links[c->link].id) return; /* no longer */
     rg_member_event_t ev = { .now_ns = now, .peer = g->links[c->link].id, .text = c->text };
     int anew = 0;
@@ -100,8 +100,9 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         ev.type = RG_MEV_LINK_UP;
         ev.via = c->note ? g->links[c->link].via : 0;
         ev.fresh = (uint32_t)g->links[c->link].fresh;
-        if (again) RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: back%s", (unsigned long long)ev.peer,
-                           ev.via ? ", relayed" : "");
+        if (again)
+            RG_LOGF(&g->log, RG_LOG_INFO, "link to member %llu: back%s", (unsigned long long)ev.peer,
+                    ev.via ? ", relayed" : "");
         else if (rg_netstat_up(g, c->link, now)) return; /* which says later that it is up */
         g->links[c->link].fresh = 0;
         if (g->phase == RG_PHASE_JOINING) g->errmsg[0] = 0; /* what kept it down is no reason any more */

@@ -8,9 +8,9 @@
 #include <signal.h>
 #include <sys/socket.h>
 
-uint64_t rg_os_now_ns(void);                /* CLOCK_MONOTONIC */
+uint64_t rg_os_now_ns(void);                 /* CLOCK_MONOTONIC */
 rg_status_t rg_os_random(void *p, size_t n); /* getrandom, EINTR-safe */
-uint32_t rg_os_cores(void);                 /* that this process may use (affinity), at least 1 */
+uint32_t rg_os_cores(void);                  /* that this process may use (affinity), at least 1 */
 
 /* Forks between the first call in the first process and this process. What is opened remembers it: where it differs the
  * caller is a child of whoever opened it. */

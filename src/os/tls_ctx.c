@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TLS_FILE_MAX 8192        /* of a file with group keys */
+#define TLS_FILE_MAX 8192       /* of a file with group keys */
 #define TLS_PEM_MAX (4ll << 20) /* of certificates: all authorities of a system are far less */
 /* AES-GCM wants a new key after 2^24.5 records of at most 16 KiB (RFC 8446, 5.5); this is a sixth of that. */
 #define TLS_REKEY_BYTES (1ull << 36)

@@ -75,7 +75,7 @@ static int comes_before(const rg_before_t *b, uint32_t early, uint32_t late) {
 
 typedef struct access {
     uint32_t mem, step, write;
-    uint32_t input; /* it reads what the rank put in */
+    uint32_t input;       /* it reads what the rank put in */
     uint32_t first, last; /* pieces of the memory, the last not included */
     uint64_t off, end;
 } access_t;

@@ -212,15 +212,14 @@ static void structure(const uint8_t *data, size_t size) {
     NEED(s);
     memcpy(s, data, size);
     memcpy(s, &given, sizeof given);
-    static const size_t pointers[] = { offsetof(rg_config_t, coordinator), offsetof(rg_config_t, group),
-                                       offsetof(rg_config_t, label),       offsetof(rg_config_t, interface),
-                                       offsetof(rg_config_t, algorithm),   offsetof(rg_config_t, tcp_congestion),
-                                       offsetof(rg_config_t, transport),   offsetof(rg_config_t, site),
-                                       offsetof(rg_config_t, host),        offsetof(rg_config_t, tuning_file),
-                                       offsetof(rg_config_t, tls),         offsetof(rg_config_t, tls_psk_file),
-                                       offsetof(rg_config_t, tls_ca),      offsetof(rg_config_t, tls_cert),
-                                       offsetof(rg_config_t, tls_key),     offsetof(rg_config_t, log_fn),
-                                       offsetof(rg_config_t, log_user) };
+    static const size_t pointers[] = {
+        offsetof(rg_config_t, coordinator), offsetof(rg_config_t, group),     offsetof(rg_config_t, label),
+        offsetof(rg_config_t, interface),   offsetof(rg_config_t, algorithm), offsetof(rg_config_t, tcp_congestion),
+        offsetof(rg_config_t, transport),   offsetof(rg_config_t, site),      offsetof(rg_config_t, host),
+        offsetof(rg_config_t, tuning_file), offsetof(rg_config_t, tls),       offsetof(rg_config_t, tls_psk_file),
+        offsetof(rg_config_t, tls_ca),      offsetof(rg_config_t, tls_cert),  offsetof(rg_config_t, tls_key),
+        offsetof(rg_config_t, log_fn),      offsetof(rg_config_t, log_user)
+    };
     for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)
         for (size_t k = 0; k < sizeof(void *) && pointers[i] + k < given; k++)
             s[pointers[i] + k] = ((const uint8_t *)&none)[pointers[i] + k];

@@ -83,8 +83,11 @@ int main(int argc, char **argv) {
         passed += ok;
         skipped += skip;
         failed += !ok && !skip;
-        printf("%s %s.%s %.2f s", ok ? "ok  " : skip ? "skip" : "FAIL", t->suite, t->name,
-               (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9);
+        printf("%s %s.%s %.2f s",
+               ok     ? "ok  "
+               : skip ? "skip"
+                      : "FAIL",
+               t->suite, t->name, (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9);
         if (!ok && !skip)
             printf(WIFSIGNALED(status) ? " signal %d" : " exit %d",
                    WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));

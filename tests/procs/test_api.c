@@ -361,8 +361,8 @@ static int mismatches(rg_group_t *g, int rank, int n, void *arg) {
             uint64_t t = procs_now();
             rg_status_t s = mismatched_call(g, rank == odd, what, x, &opts);
             double ms = (double)(procs_now() - t) / 1e6;
-            PROCS_REQUIRE(s == RG_ERR_MISMATCH, "kind %d, rank %d differs: rank %d gets %s %s", what, odd,
-                          rank, rg_status_name(s), res.text);
+            PROCS_REQUIRE(s == RG_ERR_MISMATCH, "kind %d, rank %d differs: rank %d gets %s %s", what, odd, rank,
+                          rg_status_name(s), res.text);
             PROCS_REQUIRE(strstr(res.text, "rank"), "the text names no rank: %s", res.text);
             PROCS_REQUIRE(!memcmp(x, y, sizeof x), "kind %d: something was overwritten", what);
             PROCS_REQUIRE(ms < 5000, "it took %.0f ms", ms);

@@ -233,7 +233,6 @@ static int refused(struct security *s, const struct refusal *r) {
 
 /* ---- Strangers -------------------------------------------------------------------------------------------------- */
 
-
 /* The first message of a real handshake, as a client with this key would send it. */
 static size_t first_message(const struct security *s, uint8_t *out, size_t cap);
 

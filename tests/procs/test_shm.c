@@ -181,6 +181,5 @@ void test_shm(void) {
     procs_case("shm__two_network_namespaces__tcp_and_one_line", two_networks());
     if (LEAKS_ARE_LOOKED_FOR)
         env_skip("shm__two_pid_namespaces__right", "LeakSanitizer cannot work in a pid namespace of its own");
-    else
-        procs_case("shm__two_pid_namespaces__right", two_pid_namespaces());
+    else procs_case("shm__two_pid_namespaces__right", two_pid_namespaces());
 }

@@ -230,8 +230,7 @@ static int cases_of(const struct option_set *o, int role, int tcp, const struct 
             for (uint32_t k = 0; n <= most && k < o->calls_each; k++, n = k < 2 ? n + 1 : n * 3) {
                 if ((*number)++ % o->stride != o->offset % o->stride) continue;
                 if (now_ms() > until) return 1;
-                one_case(role, tcp, (struct plan){ s->at, n, o->times, calls[s->call].error[e], PLANT_NONE },
-                         s->call);
+                one_case(role, tcp, (struct plan){ s->at, n, o->times, calls[s->call].error[e], PLANT_NONE }, s->call);
             }
         }
     }

@@ -78,8 +78,9 @@ static inline rg_status_t rig_step(rig_t *r, int i, rg_member_event_t ev) {
         }
         rig_note_t *n = &r->note[i][r->notes[i]++];
         cr_assert(r->notes[i] < RIG_NOTES);
-        *n = (rig_note_t){ a.type, a.key, a.status, a.peer, a.gen,  a.computed,
-                           a.keep, a.on,  a.via,    "",     a.note, a.flush };
+        *n = (rig_note_t){
+            a.type, a.key, a.status, a.peer, a.gen, a.computed, a.keep, a.on, a.via, "", a.note, a.flush
+        };
         strncpy(n->text, a.text, sizeof n->text - 1);
         if (a.type == RG_MACT_CONNECT) r->wants[i][a.member->identity[0]] = 1;
         if (a.type == RG_MACT_DISCONNECT)

@@ -60,7 +60,7 @@ rg_group_t *rig_join(rig_member_t *m, uint32_t min_size);
 
 /* Counts a pass of this gate; waits until `count` were counted. 0, or 1 after a complaint when a minute has passed. */
 int rig_gate(rig_member_t *m, uint32_t gate, uint32_t count);
-void rig_pass(rig_member_t *m, uint32_t gate); /* counts without waiting */
+void rig_pass(rig_member_t *m, uint32_t gate);              /* counts without waiting */
 int rig_alike(rig_member_t *m, const float *v, uint64_t n); /* all members call it: the same bits everywhere? */
 
 int rig_complain(rig_member_t *m, const char *file, int line, const char *fmt, ...)

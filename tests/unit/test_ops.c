@@ -38,8 +38,7 @@ static rg_status_t abort_old_fetch(rg_group_t *g) {
 static int body(rig_member_t *m, void *arg) {
     (void)arg;
     RIG_OK(m, rg_barrier(m->g, NULL, NULL));
-    if (m->index == 0)
-        RIG_NEED(m, abort_old_fetch(m->g) == RG_ERR_PEER_LOST, "the verdict was not carried out");
+    if (m->index == 0) RIG_NEED(m, abort_old_fetch(m->g) == RG_ERR_PEER_LOST, "the verdict was not carried out");
     for (int i = 0; i < 3; i++) RIG_OK(m, rg_barrier(m->g, NULL, NULL));
     return 0;
 }

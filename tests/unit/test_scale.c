@@ -201,7 +201,7 @@ Test(scale, a_thousand_members__found_the_group_lose_one_and_gain_one_within_the
     files.rlim_cur = files.rlim_max < 4096 ? files.rlim_max : 4096;
     cr_assert(setrlimit(RLIMIT_NOFILE, &files) == 0);
     if (2 * CROWD + 100 > files.rlim_cur) crowd_n = (uint32_t)files.rlim_cur / 2 - 50;
-    cfg.succession = RG_OFF; /* the crowd knows what authority asks of it */
+    cfg.succession = RG_OFF;  /* the crowd knows what authority asks of it */
     cfg.heartbeat_ms = 60000; /* these members send no heartbeats */
     cr_assert(rg_coordinator_start(&cfg, &co, &err) == RG_OK, "%s", err.text);
     for (uint32_t i = 0; i <= crowd_n; i++) crowd[i].fd = -1;
