@@ -131,6 +131,7 @@ static int newcomer_returns(rg_coord_t *c, uint64_t conn, const rg_msg_join_t *j
     }
     rg_msg_rebind_t b = { .id = s->m.id, .epoch = c->epoch, .pid = j->pid };
     memcpy(b.label, j->label, sizeof b.label);
+    c->froze = 1; /* what was sent to it on links that it has given up is gone: a round lets all begin anew */
     send_welcome(c, s, conn);
     rg_coord_send_whole(c, conn);
     rg_coord_bind(c, s, conn, &b);

@@ -124,6 +124,7 @@ void link_connect(world_t *w, int node, const rg_core_member_t *m) {
     w->slot_of_id[m->id] = (int16_t)(q + 1);
     if (p->linked[q] && p->lid[q] != m->id) {
         p->lother[q] = p->lid[q];
+        p->lbefore[q] = p->lstream[q];
         link_break(w, node, q, 0, 1);
     }
     if (p->lid[q] != m->id) p->lstream[q] = p->fresh[q] = 0;
@@ -189,7 +190,8 @@ void link_disconnect(world_t *w, int node, uint64_t id) {
     link_of(w, node, q)->stream = 0;
     if (!p->lother[q]) return;
     p->lid[q] = p->lother[q]; /* the one that it is now, of whom this process heard first */
-    p->lother[q] = 0;
+    p->lstream[q] = p->lbefore[q];
+    p->lother[q] = p->lbefore[q] = 0;
     p->linked[q] = 1;
     sim_push(w, w->now + sim_delay(w), EV_LINK_TRY, node)->peer = (int16_t)q;
     if (w->reconnect) plan_again(w, node, q, w->heartbeat / 4);

@@ -154,8 +154,8 @@ typedef struct proc {
     uint8_t again[MAXP], dead[MAXP], lup[MAXP],
         fresh[MAXP];      /* a try to resume is planned; said to be dead; told to be up */
     uint8_t linked[MAXP]; /* wants a link to this process, or has one */
-    uint64_t ltoken[MAXP], lstream[MAXP],
-        lother[MAXP], /* the stream as this process knows it; another id of the same, wanted too */
+    uint64_t ltoken[MAXP], lstream[MAXP], lother[MAXP],
+        lbefore[MAXP], /* the stream as this process knows it; another id of the same, wanted too, and its stream */
         lid[MAXP];    /* token of the link, and the member id that it is for: a process may come again as another */
 } proc_t;
 

@@ -171,22 +171,23 @@ Test(search, a_connection_comes_and_goes__the_dead_are_missed_all_the_same) {
     rig_end(&r);
 }
 
-/* Member 1 is let in by a view that member 0 alone has accepted, and the coordinator dies before anybody is told. The
- * next one has to choose that view (C4), with three voters: 0, 1, and the one that died. */
-static void enters_unheard(void) {
+/* Member 1 is in a view of which member 0 alone has heard when the coordinator dies. together 0: it enters by a JOIN
+ * view that 0 has accepted, and that the next coordinator has to choose (C4), with three voters: 0, 1, and the one that
+ * died. together 1: both found the group. */
+static void enters_unheard(int together) {
     rig_start(&r, RIG_MAX);
     rig_office(&r, RIG_MAX, FIRST_ID);
     for (int i = 0; i < 2; i++) {
-        rg_member_params_t p = rig_params(i, 1);
+        rg_member_params_t p = rig_params(i, together ? 2 : 1);
         p.host_office = 1;
         r.m[i] = calloc(1, rg_member_size(RIG_MAX));
         cr_assert(rg_member_init(r.m[i], &p) == 0);
     }
     rig_connect(&r, 0);
-    cr_assert(rg_member_view(r.m[0]) != NULL);
+    cr_assert((rg_member_view(r.m[0]) != NULL) == !together);
     r.conn[1] = ++r.conns;
     rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_CONTROL_UP });
-    for (uint32_t k = 0; r.m[0]->accepted < 2; k++) { /* message by message, until it has accepted */
+    for (uint32_t k = 0; together ? !rg_member_view(r.m[0]) : r.m[0]->accepted < 2; k++) { /* message by message */
         if (r.head == r.tail) rig_pass(&r, RIG_HEARTBEAT / 16);
         if (r.head == r.tail) continue;
         rig_msg_t x = r.queue[r.head++ % RIG_QUEUE];
@@ -195,12 +196,29 @@ static void enters_unheard(void) {
         free(x.bytes);
         cr_assert(k < 1000);
     }
+    cr_assert(rg_member_view(r.m[1]) == NULL);
     office_dies(2);
     rig_office(&r, RIG_MAX, SECOND_ID);
 }
 
+/* What the one that heard has sent to the other since went with the links that this gave up, so all begins anew. */
+Test(search, a_founder_never_heard_that_it_is_in__it_takes_its_place_and_all_begins_anew) {
+    enters_unheard(1);
+    rig_op(&r, 0, RG_MEV_OP_START, key_of(0, 0, 0), sig_of(1, RG_RETRY));
+    rig_connect(&r, 0);
+    cr_assert(!r.coord->acting);
+    rig_connect(&r, 1);
+    rig_pass(&r, RIG_HEARTBEAT);
+    for (int i = 0; i < 2; i++) {
+        const rg_core_view_t *v = rg_member_view(r.m[i]);
+        cr_assert(v && v->n == 2 && v->epoch == 2 && v->data_epoch == 2, "member %d", i);
+    }
+    cr_assert(told(&r, 0, RG_MACT_OP_RESTART, key_of(0, 0, 0)) != NULL);
+    rig_end(&r);
+}
+
 Test(search, a_newcomer_never_heard_that_it_is_in__it_comes_again_and_takes_its_place) {
-    enters_unheard();
+    enters_unheard(0);
     cr_assert(rg_member_view(r.m[0])->n == 1 && rg_member_view(r.m[1]) == NULL);
     rig_connect(&r, 0);
     cr_assert(r.coord->epoch == 2 && r.coord->n == 2, "view %llu of %u", (unsigned long long)r.coord->epoch,
@@ -221,7 +239,7 @@ Test(search, a_newcomer_never_heard_that_it_is_in__it_comes_again_and_takes_its_
 
 /* Until such a one is back nothing goes on, so it must not sit on a connection that nobody answers on. */
 Test(search, a_join_is_not_answered_and_the_group_is_known__dialled_anew_in_two_heartbeats) {
-    enters_unheard();
+    enters_unheard(0);
     rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_CONTROL_UP });
     uint32_t at = r.notes[1];
     uint64_t from = r.now;
@@ -235,7 +253,7 @@ Test(search, a_join_is_not_answered_and_the_group_is_known__dialled_anew_in_two_
 
 /* What a coordinator knows that was left alone may be long over elsewhere. */
 Test(search, a_newcomer_comes_again_where_no_member_is__it_is_turned_away) {
-    enters_unheard();
+    enters_unheard(0);
     rig_connect(&r, 0);
     rig_pass(&r, 3 * RIG_HEARTBEAT / 2);
     uint64_t conn = r.conn[0];
