@@ -128,8 +128,9 @@ static int allowed(const struct stress *s, const struct stress_record *r) {
     if (r->status == RG_OK || gone_status(r->status)) return 1;
     if (r->status == RG_ERR_ROOT_LOST) return rooted;
     if (r->status == RG_ERR_INVALID) return rooted && r->world <= r->root;
-    /* Ranks move when a member is lost: then a message may wait for a partner that it does not have. */
-    if (r->status == RG_ERR_TIMEOUT && pairs) return r->end_ns - r->start_ns >= STRESS_MESSAGE_MS * 1000000ull;
+    /* Ranks move when a member is lost: then a message may wait for a partner that it does not have. It ends at both
+     * ends when one has waited for long enough, however late the other one came: see whole_time(). */
+    if (r->status == RG_ERR_TIMEOUT && pairs) return 1;
     if (r->status == RG_ERR_TIMEOUT && explained(s, r)) return 1;
     if (r->status == RG_ERR_PEER_LOST)
         return pairs || stress_kind_is(k, 's') || r->on_fault == RG_RETURN || k == STRESS_STATE ||
@@ -233,8 +234,23 @@ static void compare(struct stress *s, const struct stress_record *a, const struc
     } else if (!same(a, b)) stress_violate(s, "disagreement", a, b, "members that stayed have different outcomes");
 }
 
-static void forget(struct window *w) {
+/* Messages that ended by their deadline, where everybody has said how long it took: somebody has waited until then. */
+static void whole_time(struct stress *s, const struct entry *e) {
+    const struct stress_record *early = NULL;
+    for (uint32_t k = 0; k < e->n; k++) {
+        const struct stress_record *r = e->r[k];
+        if (!stress_kind_is((stress_kind_t)r->kind, 'p') || r->status != RG_ERR_TIMEOUT) continue;
+        if (r->end_ns - r->start_ns >= STRESS_MESSAGE_MS * 1000000ull) return;
+        early = r;
+    }
+    if (early && e->n >= early->world)
+        stress_violate(s, "outcome", early, NULL, "a message ended by a deadline that nobody had reached");
+}
+
+/* s NULL: the run is over, and nothing is judged any more. */
+static void forget(struct stress *s, struct window *w) {
     for (uint32_t i = 0; i < STRESS_IN_STEP; i++) {
+        if (s) whole_time(s, &w->entry[i]);
         for (uint32_t k = 0; k < w->entry[i].n; k++) free(w->entry[i].r[k]);
         w->entry[i].n = 0;
     }
@@ -247,7 +263,7 @@ static void confirm(struct stress *s, struct stress_record *r) {
     if (keep && (w->incarnation != r->incarnation || w->step != r->step)) {
         if (w->incarnation == r->incarnation && w->step > r->step) keep = 0; /* too late: compared with nobody */
         else {
-            forget(w);
+            forget(s, w);
             w->incarnation = r->incarnation;
             w->step = r->step;
             s->tally.steps++;
@@ -341,7 +357,7 @@ void stress_judge_over(struct stress *s, uint32_t slot) {
 }
 
 void stress_judge_free(struct stress *s) {
-    for (uint32_t i = 0; i < WINDOW; i++) forget(&window[i]);
+    for (uint32_t i = 0; i < WINDOW; i++) forget(NULL, &window[i]);
     for (uint32_t i = 0; i < STRESS_PEERS; i++) drop_queue(&s->peers[i]);
 }
 
