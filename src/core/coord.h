@@ -121,8 +121,8 @@ struct rg_coord {
     rg_coord_params_t p;
     int broken;
     uint64_t woke_until; /* after a sleep of this machine itself: members that hung up meanwhile may still come back */
-    uint64_t came_at; /* when a member last came by a new connection */
-    uint64_t woke_at; /* when it last went on after it had slept, as its scans saw it; 0: never */
+    uint64_t came_at;    /* when a member last came by a new connection */
+    uint64_t woke_at;    /* when it last went on after it had slept, as its scans saw it; 0: never */
     uint64_t now, last_scan, scan_at, retransmit_at, complaint_at, lost_at, flush_at, grow_at, check_due, vacant_at;
     rg_term_t term;
     uint64_t next_id;
@@ -268,8 +268,8 @@ void rg_claim_on_proposal(rg_coord_t *c, rg_r_t *r);
 void rg_claim_on_accept(rg_coord_t *c, rg_seat_t *s, rg_r_t *r);
 void rg_claim_ask(rg_coord_t *c, uint64_t conn); /* for the view that the other side has */
 void rg_claim_say(rg_coord_t *c, uint64_t conn); /* that there is an office here, which knows the view */
-uint32_t rg_claim_here(const rg_coord_t *c);        /* how many members of its view are */
-void rg_claim_gathering(rg_coord_t *c);             /* more have come to an office that does not act */
+uint32_t rg_claim_here(const rg_coord_t *c);     /* how many members of its view are */
+void rg_claim_gathering(rg_coord_t *c);          /* more have come to an office that does not act */
 void rg_claim_forget_group(rg_coord_t *c);
 void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebind_t *b);
 static inline int rg_coord_succeeds(const rg_coord_t *c) { return c->p.mode == RG_MODE_SUCCESSION; }

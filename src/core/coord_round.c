@@ -202,8 +202,7 @@ static rg_sent_t write_whole(rg_coord_t *c) {
  * the place where this one is written from. */
 void rg_coord_send_whole(rg_coord_t *c, uint64_t conn) {
     memcpy(c->next_rank, c->rank_seat, c->n * sizeof *c->next_rank);
-    c->next = (rg_next_t){ c->view_term, c->epoch,   c->parent, c->data_epoch,
-                           c->cut,       c->witness, c->kind,   c->n };
+    c->next = (rg_next_t){ c->view_term, c->epoch, c->parent, c->data_epoch, c->cut, c->witness, c->kind, c->n };
     rg_coord_send(c, conn, write_whole(c));
 }
 

@@ -118,8 +118,8 @@ struct rg_member {
                           member has been found since this one last thought of opening its own */
     uint32_t gathered; /* how many have come to the office at the other end, and when that was last said to be more */
     uint64_t gathered_at;
-    uint32_t offices;  /* how many have been: each has terms of its own */
-    uint32_t returns;  /* to a coordinator that was said to be back, since one acted */
+    uint32_t offices; /* how many have been: each has terms of its own */
+    uint32_t returns; /* to a coordinator that was said to be back, since one acted */
     size_t prop_len, chosen_len;
     uint8_t *prop, *chosen; /* the accepted proposal, as in INSTALL after the term; the ACTIVATE of the view */
     uint64_t told_epoch;

@@ -19,8 +19,9 @@
     X(REDUCE, "reduce")                                                                                                \
     X(ALL_GATHER, "all_gather")                                                                                        \
     X(REDUCE_SCATTER, "reduce_scatter")                                                                                \
-    X(GATHER, "gather") X(SCATTER, "scatter") X(ALL_TO_ALL, "all_to_all") X(BARRIER, "barrier")                        \
-        X(MESSAGES, "messages") X(SEVERAL, "several")
+    X(GATHER, "gather")                                                                                                \
+    X(SCATTER, "scatter")                                                                                              \
+    X(ALL_TO_ALL, "all_to_all") X(BARRIER, "barrier") X(MESSAGES, "messages") X(SEVERAL, "several")
 enum kind {
 #define KIND_NAME(name, text) K_##name,
     KIND_LIST(KIND_NAME) K_COUNT
