@@ -12,61 +12,30 @@ delay=${DELAY_MS:-1}
 elements=${ELEMENTS:-2097152}
 calls=${CALLS:-3}
 forms=${FORMS:-f32 bf16 int8 int8/ring int8/integer int4 mxfp4 ternary/integer}
-tag=rgq$$
 port=7742
+. "$(dirname "$0")/../scripts/netns.sh"
 
-skip() { echo "bench-quantised: skipped: $1"; exit 77; }
-[ "$(id -u)" = 0 ] || skip "needs root to make network namespaces"
-command -v ip > /dev/null || skip "needs the ip command (apt-get install iproute2)"
-[ -c /dev/net/tun ] || skip "needs /dev/net/tun"
-ip netns add $tag-1 2> /dev/null || skip "the kernel gives no network namespaces"
-
-tmp=$(mktemp -d)
-finish() {
-    for ((i = 1; i <= members; i++)); do
-        for p in $(ip netns pids $tag-$i 2> /dev/null); do kill -9 "$p" 2> /dev/null; done
-        ip netns del $tag-$i 2> /dev/null
-    done
-    rm -rf "$tmp"
-}
-trap finish EXIT
-trap 'exit 1' INT TERM
-
-names=($tag-1)
-for ((i = 2; i <= members; i++)); do
-    ip netns add $tag-$i
-    names+=("$tag-$i")
-done
-settings=(--set "all delay=$delay")
-for ((i = 1; i <= members; i++)); do settings+=(--set "node $i up=$rate down=$rate"); done
-mkfifo "$tmp/wan.in"
-"$PWD/$build/tests/wan" "${settings[@]}" "${names[@]}" < "$tmp/wan.in" > "$tmp/wan.out" 2>&1 &
-wan=$!
-exec 9> "$tmp/wan.in"
-until grep -q ready "$tmp/wan.out"; do kill -0 $wan 2> /dev/null || { cat "$tmp/wan.out"; exit 1; }; done
-ip netns exec $tag-1 timeout -k 1 1800 "$PWD/$build/regroup" coordinator -l 10.79.0.1:$port > "$tmp/coordinator" 2>&1 < /dev/null &
-coordinator=$!
-disown # its end is none of the shell's business
-until ip netns exec $tag-1 "$PWD/$build/regroup" status 10.79.0.1:$port > /dev/null 2>&1; do
-    kill -0 $coordinator 2> /dev/null || { cat "$tmp/coordinator"; exit 1; }
-done
+net_begin bench-quantised "$build"
+settings=("all delay=$delay")
+for ((i = 1; i <= members; i++)); do settings+=("node $i up=$rate down=$rate"); done
+net_wan "${settings[@]}" -- $(seq "$members")
+net_coordinator 1 10.79.0.1:$port
 
 # members NAME PER_NODE FORM...: PER_NODE members on each node, which then is a host
 run() {
-    local name=$1 per=$2 pids=() k=0; shift 2
+    local name=$1 per=$2 k=0; shift 2
+    rm -f "$tmp"/err.*
     for ((i = 1; i <= members; i++)); do
         for ((j = 0; j < per; j++)); do
             RG_COORDINATOR=10.79.0.1:$port RG_GROUP=$name RG_MIN_SIZE=$((members * per)) RG_ORDER=$k RG_HOST=host-$i \
-                ip netns exec $tag-$i timeout -k 1 900 "$PWD/$build/bench/bench_quantised" "$elements" "$calls" "$@" \
-                > "$tmp/$name.$k" 2>&1 < /dev/null &
-            pids+=($!)
+                net_in $i timeout -k 1 900 "$build/bench/bench_quantised" "$elements" "$calls" "$@" \
+                > "$tmp/$name.$k" 2> "$tmp/err.$k" < /dev/null &
+            net_pids+=($!)
             k=$((k + 1))
         done
     done
-    local bad=0
-    for p in "${pids[@]}"; do wait "$p" || bad=1; done
+    net_members
     cat "$tmp/$name".0
-    [ $bad = 0 ] || { cat "$tmp/$name".*; exit 1; }
 }
 
 echo "$members members, $rate Mbit/s up and down, $delay ms one way, $elements elements"

@@ -89,9 +89,14 @@ bench-sparse: all $(BUILD)/bench/bench_sparse $(BUILD)/tests/wan
 	@$(BUILD)/bench/bench_sparse
 	@bash bench/sparse.sh $(BUILD)
 
-# Far apart: rails, a ring, uneven members, an order that was measured; PARTS and ROUNDS in the environment (bench/wan-links.sh).
+# Far apart: everything that has to be shown there, as a table and JSON. WAN_ONLY="3 5" and WAN_QUICK=1 (bench/wan.sh).
 .PHONY: bench-wan
-bench-wan: all $(BUILD)/tests/wan
+bench-wan: all $(BENCH) $(BUILD)/tests/wan $(BUILD)/tests/procs
+	@bash bench/wan.sh $(BUILD)
+
+# Rails, a ring, uneven members, an order that was measured, alone; PARTS, ROUNDS and MIB in the environment.
+.PHONY: bench-wan-links
+bench-wan-links: all $(BUILD)/tests/wan
 	@bash bench/wan-links.sh $(BUILD)
 
 # ---- Fuzzing --------------------------------------------------------------------------------------------------------

@@ -9,44 +9,16 @@ set -u
 build=${1:-build}
 steps=${STEPS:-1200} parallel_steps=${PARALLEL_STEPS:-120} rate=${RATE:-100} pause=${PAUSE_MS:-10} slow=${SLOW_MS:-15}
 only=${ONLY:-parallel diloco streaming-int8 sparse}
-tag=rgw$$
 port=7742
+. "$(dirname "$0")/netns.sh"
+
+net_begin demo-wan "$build"
 csv=$build/demo-wan.csv
 
-skip() { echo "demo-wan: skipped: $1"; exit 77; }
-[ "$(id -u)" = 0 ] || skip "needs root to make network namespaces"
-command -v ip > /dev/null || skip "needs the ip command (apt-get install iproute2)"
-[ -c /dev/net/tun ] || skip "needs /dev/net/tun"
-ip netns add $tag-1 2> /dev/null || skip "the kernel gives no network namespaces"
-
-tmp=$(mktemp -d)
-finish() {
-    exec 9>&-
-    for n in 1 2 3 4 5; do
-        for p in $(ip netns pids $tag-$n 2> /dev/null); do kill -9 "$p" 2> /dev/null; done
-        ip netns del $tag-$n 2> /dev/null
-    done
-    rm -rf "$tmp"
-}
-trap finish EXIT
-trap 'exit 1' INT TERM
-for n in 2 3 4 5; do ip netns add $tag-$n; done
-
 # Peers 1 and 2 are one region, 3 and 5 another, 4 a third. Half of the way back and forth each way.
-mkfifo "$tmp/wan.in"
-: > "$tmp/wan.out"
-"$build/tests/wan" --set "all delay=40" --set "pair 1 2 delay=10" --set "pair 3 5 delay=10" --set "pair 1 4 delay=75" \
-    --set "pair 2 4 delay=75" --set "pair 3 4 delay=75" --set "pair 4 5 delay=75" $tag-1:$rate:$rate $tag-2:$rate:$rate \
-    $tag-3:$rate:$rate $tag-4:$rate:$rate $tag-5:$rate:$rate < "$tmp/wan.in" > "$tmp/wan.out" 2>&1 &
-wan=$!
-exec 9> "$tmp/wan.in"
-until grep -q ready "$tmp/wan.out"; do kill -0 $wan 2> /dev/null || { cat "$tmp/wan.out"; exit 1; }; done
-ip netns exec $tag-1 "$build/regroup" coordinator -l 10.79.0.1:$port > "$tmp/coordinator" 2>&1 < /dev/null 9>&- &
-coordinator=$!
-disown $coordinator # its end is no news
-until ip netns exec $tag-1 "$build/regroup" status 10.79.0.1:$port > /dev/null 2>&1; do
-    kill -0 $coordinator 2> /dev/null || { cat "$tmp/coordinator"; exit 1; }
-done
+net_wan "all delay=40" "pair 1 2 delay=10" "pair 3 5 delay=10" "pair 1 4 delay=75" "pair 2 4 delay=75" \
+    "pair 3 4 delay=75" "pair 4 5 delay=75" -- 1:$rate:$rate 2:$rate:$rate 3:$rate:$rate 4:$rate:$rate 5:$rate:$rate
+net_coordinator 1 10.79.0.1:$port
 
 echo "variant,step,held_out_loss,loss,sent_bytes,seconds,members" > "$csv"
 bad=0
@@ -56,8 +28,8 @@ verdict() { if [ "$1" = 1 ]; then echo "  yes  $2"; else echo "  NO   $2"; bad=1
 peer() {
     local name=$1 n=$2 wait=$3; shift 3
     RG_COORDINATOR=10.79.0.1:$port RG_GROUP=$name RG_MIN_SIZE=$([ "$n" = 5 ] && echo 1 || echo 4) RG_ORDER=$n \
-        ip netns exec $tag-$n timeout -k 1 300 "$build/diloco_bytes" --csv "$tmp/$name.csv" --slow-ms "$wait" "$@" . \
-        > "$tmp/$name.$n" 2>&1 < /dev/null 9>&- &
+        net_in $n timeout -k 1 300 "$build/diloco_bytes" --csv "$tmp/$name.csv" --slow-ms "$wait" "$@" . \
+        > "$tmp/$name.$n" 2>&1 < /dev/null &
 }
 
 # until_step LOG STEP PID: waits for a line about STEP or a later one, or for the peer's end
@@ -78,7 +50,7 @@ run() {
         pids+=($!)
     done
     until_step "$tmp/$name.1" $((n / 4)) "${pids[0]}"
-    for p in $(ip netns pids $tag-4); do kill -9 "$p" 2> /dev/null; done # the peer and what limits its time
+    net_kill 4 # the peer and what limits its time
     wait "${pids[3]}" 2> /dev/null
     until_step "$tmp/$name.1" $((n / 2)) "${pids[0]}"
     peer "$name" 5 "$pause" "${options[@]}"
