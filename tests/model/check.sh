@@ -1,5 +1,6 @@
 #!/bin/bash
-# Explores group.pml with spin: check.sh BUILD [small|large]. Small is what `make check` can afford; large is `make model`.
+# Explores group.pml with spin: check.sh BUILD [small|two|large]. Small is what `make check` can afford; two adds two
+# faults of some kinds (3 to 10 minutes, 300 MB); large is `make model`, with hours of search, and has both.
 # Every instance must be explored to its end without an error, and every planted error must give a counterexample in
 # the instance that is named beside it: a model that cannot fail proves nothing. The trail of an error stays in
 # BUILD/model/NAME.trail; "spin -t" shows it. Ends with "N passed, N failed, N skipped"; 77 when spin is missing.
@@ -46,6 +47,18 @@ explore rule-s 0 safety "" FAULTS=1 RULE_S=1
 explore chosen-and-lost 0 safety "" FAULTS=0 SCENE=2
 explore all-fenced 0 safety "" FAULTS=0 SCENE=3
 explore two-proposals 0 safety "" FAULTS=0 SCENE=6 WITNESS=0
+# Two faults of these kinds (the numbers of group.pml): offices, members, members and offices, suspicions that are wrong
+# alone and with deaths of members. Connections that break, with anything, are too many.
+if [ "$size" != small ]; then
+    explore two-offices 0 compact "" FAULTS=2 KINDS=16
+    explore two-offices-no-witness 0 compact "" FAULTS=2 KINDS=16 WITNESS=0
+    explore two-members 0 compact "" FAULTS=2 KINDS=4
+    explore two-suspicions 0 compact "" FAULTS=2 KINDS=8
+    explore two-suspicions-rule-s 0 compact "" FAULTS=2 KINDS=8 RULE_S=1
+    explore member-and-office 0 compact "" FAULTS=2 KINDS=20
+    explore member-and-office-rule-s 0 compact "" FAULTS=2 KINDS=20 RULE_S=1
+    explore member-and-suspicion 0 compact "" FAULTS=2 KINDS=12
+fi
 if [ "$size" = large ]; then
     explore no-witness 0 safety "" FAULTS=1 WITNESS=0
     explore no-witness-rule-s 0 safety "" FAULTS=1 WITNESS=0 RULE_S=1

@@ -29,6 +29,8 @@ bool rule_s, has_witness, joins, wants_end; /* a witness: office 0 is a standalo
 byte plant;                             /* which planted error; 0: none */
 byte scene; /* what has happened before; 0: nothing */
 byte faults;
+byte kinds; /* of faults that there may be: 1 a wish to end, 2 a broken connection, 4 a member, 8 a suspicion, 16 an office */
+#define MAY(kind) (!calm && faults && (kinds & (kind)))
 
 #define PLANT_INSTALL_ACTS 1
 #define PLANT_NO_REPROPOSE 2
@@ -624,7 +626,7 @@ proctype Member(byte m) {
                 (((view[mv[m]].members & ALL3) & ~complete[res[m]]) == 0 || plant == PLANT_NO_BARRIER) ->
         op[m] = opD; outcome(m, res[m]) }
 
-    :: d_step { wants_end && !calm && faults && LIVES(m) && m < CAND && !fenced[m] && op[m] == opR && follow[m] &&
+    :: d_step { wants_end && MAY(1) && LIVES(m) && m < CAND && !fenced[m] && op[m] == opR && follow[m] &&
                 uk[AT(MINE, m)] == NONE ->
         faults--; send_up(MINE, m, ABORT_OP, 0, 0, 0) }
 
@@ -645,7 +647,7 @@ proctype Member(byte m) {
     /* S1. */
     :: d_step { !calm && LIVES(m) && mv[m] && (LOST(m) || !acting[MINE]) && ALIVE(0) && follow[m] != 1 -> dial(m, 0) }
     :: d_step { !calm && LIVES(m) && mv[m] && (LOST(m) || !acting[MINE]) && ALIVE(1) && follow[m] != 2 -> dial(m, 1) }
-    :: d_step { !calm && faults && LIVES(m) && mv[m] && !LOST(m) && acting[MINE] -> /* its connection breaks */
+    :: d_step { MAY(2) && LIVES(m) && mv[m] && !LOST(m) && acting[MINE] -> /* its connection breaks */
         faults--; follow[m] = 0; dk[m] = NONE; dt[m] = 0; da[m] = 0 }
 #if OFFICES > 2
     :: d_step { !calm && LIVES(m) && mv[m] && (LOST(m) || !acting[MINE]) && ALIVE(2) && follow[m] != 3 -> dial(m, 2) }
@@ -659,7 +661,7 @@ proctype Member(byte m) {
                                      !ELSEWHERE(0, MEET) && !ELSEWHERE(1, MEET) && !ELSEWHERE(2, MEET) &&
                                      !ELSEWHERE(3, MEET))) -> leave_group(m) }
 
-    :: d_step { !calm && faults && !dead[m] && LIVES(m) && (m != CAND || follow[m]) ->
+    :: d_step { MAY(4) && !dead[m] && LIVES(m) && (m != CAND || follow[m]) ->
         faults--; dead[m] = 1; dk[m] = NONE; dt[m] = 0; da[m] = 0 }
     od
 }
@@ -727,9 +729,9 @@ proctype Office(byte o) {
     :: d_step { ALIVE(o) && MISSED(o, 1) -> m = 1; suspect(o, m); m = 0 }
     :: d_step { ALIVE(o) && MISSED(o, 2) -> m = 2; suspect(o, m); m = 0 }
     :: d_step { joins && ALIVE(o) && MISSED(o, 3) -> m = 3; suspect(o, m); m = 0 }
-    :: d_step { !calm && faults && ALIVE(o) && acting[o] && (conn[o] & MEM(o) & BIT(1)) && !(susp[o] & BIT(1)) ->
+    :: d_step { MAY(8) && ALIVE(o) && acting[o] && (conn[o] & MEM(o) & BIT(1)) && !(susp[o] & BIT(1)) ->
         faults--; m = 1; suspect(o, m); m = 0 }
-    :: d_step { !calm && faults && ALIVE(o) -> faults--; odead[o] = 1 }
+    :: d_step { MAY(16) && ALIVE(o) -> faults--; odead[o] = 1 }
     od
 }
 
@@ -746,6 +748,7 @@ init {
             now.scene = setting("SCENE", 0);
             now.plant = setting("PLANT", 0);
             now.faults = setting("FAULTS", 1);
+            now.kinds = setting("KINDS", 31);
         };
         views = 1;
         view[1].epoch = 1; view[1].members = ALL3; view[1].data = 1; view[1].witness = has_witness; chosen[1] = 1;
