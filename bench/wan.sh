@@ -33,11 +33,11 @@ part() {
     "$@" > "$tmp/$name" 2> "$tmp/$name.err" < /dev/null
     rc=$?
     if [ $rc = 77 ]; then
-        note "$name" "$(tail -1 "$tmp/$name")"
+        note "$name" "$(tail -n 1 "$tmp/$name")"
     elif [ $rc != 0 ]; then
         failed=1
         note "$name" "FAILED with $rc"
-        tail -5 "$tmp/$name" "$tmp/$name.err" | sed 's/^/        /'
+        tail -n 5 "$tmp/$name" "$tmp/$name.err" | sed 's/^/        /'
     fi
     return $rc
 }
@@ -63,7 +63,7 @@ row() {
 # holds WHAT COMMAND...: a check that says yes or no by its exit status
 holds() {
     local what=$1; shift
-    if "$@" > "$tmp/holds" 2>&1 < /dev/null; then row "$what" 1 ge 1 ""; else row "$what" 0 ge 1 ""; failed=1; tail -5 "$tmp/holds"; fi
+    if "$@" > "$tmp/holds" 2>&1 < /dev/null; then row "$what" 1 ge 1 ""; else row "$what" 0 ge 1 ""; failed=1; tail -n 5 "$tmp/holds"; fi
 }
 
 unit() {
