@@ -335,6 +335,15 @@ static void control_dial(rg_member_t *m) {
     a->member = p ? &p->m : NULL;
 }
 
+/* S4. At the coordinator's own address; if it does not act there the search goes on where it was, with the others
+ * before an office is opened here again: they may have one by now. */
+static void office_returns(rg_member_t *m) {
+    uint32_t near = m->near;
+    m->near = 0;
+    control_dial(m);
+    m->near = near;
+}
+
 /* The sign that an office acts. What was said to it before it did may not have been heard. */
 static void control_heard(rg_member_t *m) {
     int missed = m->phase == RG_PH_MEMBER && !m->succession && rg_member_lost_long(m);
@@ -658,9 +667,9 @@ rg_status_t rg_member_step(rg_member_t *m, const rg_member_event_t *ev) {
     case RG_MEV_RETURN:
         if (!m->office) break;
         m->home = 0;
-        m->walk = m->near = 0;
+        m->walk = 0;
         m->returns++;
-        control_dial(m);
+        office_returns(m);
         break;
     case RG_MEV_NET: memcpy(m->net, ev->net, sizeof m->net); break;
     case RG_MEV_RELEASE: rg_links_release(m); break;
