@@ -211,13 +211,25 @@ void rg_call_started(rg_request_t *op) {
     if (g->driver == RG_DRIVER_NONE && op->state != RG_OPS_FINISHED) rg_wake_thread(g);
 }
 
+/* A call that is refused before there is an operation says so in its result as well. */
+static rg_status_t refused(rg_group_t *h, const rg_opts_t *o, rg_status_t st) {
+    rg_result_t r = RG_RESULT_INIT;
+    if (!o->result || rg_result_check(o->result, NULL) != RG_OK) return st;
+    r.status = st;
+    r.start_ns = r.end_ns = rg_os_now_ns();
+    rg_group_errmsg(h, r.text, sizeof r.text);
+    rg_result_out(o->result, &r, NULL, 0);
+    return st;
+}
+
 rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_request_t **req) {
-    rg_opts_t o;
+    rg_opts_t o = RG_OPTS_INIT;
     rg_request_t *op;
     if (req) *req = NULL;
     rg_status_t st = rg_usable(h);
-    if (st == RG_OK) st = rg_call_opts(h, c, opts, !req, &o);
     if (st != RG_OK) return st;
+    st = rg_call_opts(h, c, opts, !req, &o);
+    if (st != RG_OK) return req ? st : refused(h, &o, st);
     rg_group_t *g = rg_root(h);
     rg_lock(g);
     st = rg_call_make(h, c, &o, &op);
@@ -226,15 +238,16 @@ rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
         st = rg_op_submit(op);
         if (st != RG_OK) rg_op_free(op);
     }
-    if (st == RG_OK && !req) {
+    int begun = st == RG_OK;
+    if (begun && !req) {
         if (g->driver == RG_DRIVER_CALLER) rg_wake(g); /* it may sleep on what was wanted before */
         st = rg_call_collect(op, o.result);
-    } else if (st == RG_OK) {
+    } else if (begun) {
         *req = op;
         rg_call_started(op);
     }
     rg_unlock(g);
-    return st;
+    return begun || req ? st : refused(h, &o, st);
 }
 
 /* ---- The operations ---------------------------------------------------------------------------------------------- */

@@ -26,8 +26,8 @@ static const char bench_help[] =
     "  -b, --min-bytes SIZE     smallest size (4K); sizes are like 4096, 64K, 16M, 1G\n"
     "  -e, --max-bytes SIZE     largest size (64M, or MIN if that is larger)\n"
     "  -f, --factor F           from one size to the next (4)\n"
-    "  -w, --warmup N           untimed calls per size (5)\n"
-    "  -i, --iters N            timed calls per size (20)\n"
+    "  -w, --warmup N           untimed calls per size (5), at most 100000\n"
+    "  -i, --iters N            timed calls per size (20), at most 100000\n"
     "  -t, --type TYPE          i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (f32)\n"
     "  -o, --op OP              sum prod min max avg (sum)\n"
     "  -r, --root RANK          where there is one (0)\n"
@@ -313,14 +313,14 @@ static int bench_options(struct bench *b, int argc, char **argv) {
     const char *algorithm = NULL;
     int o, at = 0;
     while ((o = getopt_long(argc, argv, "n:c:b:e:f:w:i:t:o:r:jh", options, &at)) != -1) {
-        if (o == '?') return tool_usage("bench", "wrong option");
+        if (o == '?') return tool_wrong_option("bench", argv);
         if (o == 'h') {
             fputs(bench_help, stdout);
             return -1;
         }
         if (bench_option(b, o, optarg, &algorithm)) continue;
         for (at = 0; options[at].val != o;) at++;
-        return tool_usage("bench", "\"%s\" is not what --%s takes", optarg, options[at].name);
+        return tool_bad_value("bench", bench_help, options[at].name, optarg);
     }
     return bench_finish(b, algorithm, argc, argv);
 }

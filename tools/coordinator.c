@@ -72,7 +72,7 @@ int tool_coordinator(int argc, char **argv) {
             fputs(coordinator_help, stdout);
             return TOOL_OK;
         }
-        if (o == '?') return tool_usage("coordinator", "wrong option");
+        if (o == '?') return tool_wrong_option("coordinator", argv);
         if (o == 'l') cfg.listen = optarg;
         if (o == 'v') cfg.log_level = RG_LOG_DEBUG;
         if (o == 's') cfg.standby = optarg;

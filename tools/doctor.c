@@ -91,7 +91,7 @@ int tool_doctor(int argc, char **argv) {
             fputs(doctor_help, stdout);
             return TOOL_OK;
         }
-        if (o == '?') return tool_usage("doctor", "wrong option");
+        if (o == '?') return tool_wrong_option("doctor", argv);
         if (o == 'j' && !d.findings) d.findings = json_array();
         if (o == 's') strict = 1;
         if (o != 't') continue;

@@ -275,14 +275,14 @@ static int explain_option(struct explain *e, int o, const char *text) {
 static int explain_options(struct explain *e, int argc, char **argv) {
     int o, at = 0;
     while ((o = getopt_long(argc, argv, "n:c:g:t:r:a:jh", explain_long, NULL)) != -1) {
-        if (o == '?') return tool_usage("explain", "wrong option");
+        if (o == '?') return tool_wrong_option("explain", argv);
         if (o == 'h') {
             fputs(explain_help, stdout);
             return -1;
         }
         if (explain_option(e, o, optarg)) continue;
         for (at = 0; explain_long[at].val != o;) at++;
-        return tool_usage("explain", "\"%s\" is not what --%s takes", optarg, explain_long[at].name);
+        return tool_bad_value("explain", explain_help, explain_long[at].name, optarg);
     }
     if (argc - optind != 2) return tool_usage("explain", "COLLECTIVE and BYTES, for example: all_reduce 16M");
     if (!coll_find(argv[optind], &e->c.kind))

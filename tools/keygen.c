@@ -106,7 +106,7 @@ int tool_keygen(int argc, char **argv) {
             fputs(keygen_help, stdout);
             return TOOL_OK;
         }
-        if (o == '?') return tool_usage("keygen", "wrong option");
+        if (o == '?') return tool_wrong_option("keygen", argv);
         if (o == 'c') k.folder = optarg;
         if (o == 'f') k.force = 1;
         if (o == 'm' && k.n == KEYGEN_MEMBERS)

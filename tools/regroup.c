@@ -2,6 +2,7 @@
  * the library's public interface. It must not grow logic of its own: each subcommand is a file beside this one. */
 #include "tool.h"
 
+#include <getopt.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,44 @@ int tool_usage(const char *command, const char *fmt, ...) {
     return TOOL_USAGE;
 }
 
+int tool_wrong_option(const char *command, char **argv) {
+    if (optopt > ' ' && optopt < 127) return tool_usage(command, "-%c is no option, or lacks its value", optopt);
+    return tool_usage(command, "%s is no option, or lacks its value, or has one that it does not take", argv[optind - 1]);
+}
+
+/* The line of a help text that is about an option, or NULL: options stand at its beginning, after blanks and perhaps a
+ * short form. */
+static const char *help_line(const char *help, const char *name) {
+    size_t n = strlen(name);
+    for (const char *line = help; line; line = (line = strchr(line, '\n')) ? line + 1 : NULL) {
+        const char *p = line + strspn(line, " ");
+        if (p == line || p[0] != '-') continue;
+        if (p[1] != '-' && p[1] && p[2] == ',') p += 3 + strspn(p + 3, " ");
+        if (strncmp(p, "--", 2) == 0 && strncmp(p + 2, name, n) == 0 && (p[2 + n] == ' ' || p[2 + n] == '\n')) return p;
+    }
+    return NULL;
+}
+
+int tool_bad_value(const char *command, const char *help, const char *name, const char *value) {
+    char text[512];
+    size_t at = 0;
+    int first = 1;
+    const char *p = help_line(help, name);
+    if (p) p += 2 + strlen(name);
+    if (p) p += *p == ' ';
+    while (p && *p && at + 3 < sizeof text) {
+        const char *more = p + 1 + strspn(p + (*p == '\n'), " "); /* of the next line, when this one ends here */
+        if (*p == '\n' && (more - p < 16 || *more == '-')) break;
+        int gap = *p == '\n' || (*p == ' ' && p[1] == ' ');
+        if (gap && first) text[at++] = ',';
+        text[at++] = gap ? ' ' : *p;
+        first &= !gap;
+        p += gap ? 1 + strspn(p + 1, " ") : 1;
+    }
+    text[at] = 0;
+    return tool_usage(command, "\"%s\" is not what --%s takes%s%s", value, name, at ? ": " : "", text);
+}
+
 int tool_failed(const char *command, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
@@ -78,6 +117,7 @@ int main(int argc, char **argv) {
                      { "keygen", tool_keygen },
                      { "doctor", tool_doctor } };
     const char *name = argc > 1 ? argv[1] : NULL;
+    opterr = 0; /* the commands say it themselves */
     if (!name) {
         fputs(tool_help, stderr);
         return TOOL_USAGE;

@@ -31,15 +31,15 @@ static const char run_help[] =
     "peer prints is shown behind [its number]; numbers are the ranks at the start, then one more for each --join.\n"
     "What else is set as RG_... counts for the coordinator and the peers: RG_SUCCESSION=on, RG_RECONNECT_MS=1000.\n"
     "\n"
-    "  -n, --peers N           peers to start (required)\n"
+    "  -n, --peers N           peers to start, 1 to 256 (required)\n"
     "      --kill R@T          SIGKILL peer R at time T\n"
     "      --stop R@T[+D]      SIGSTOP peer R at time T, and SIGCONT after D if given\n"
     "      --join T            start one more peer at time T\n"
-    "                          T is \"2.5\" or \"2.5s\" or \"800ms\" after the start, or \"match=TEXT\": when a line "
+    "                          where T is \"2.5\" or \"2.5s\" or \"800ms\" after the start, or \"match=TEXT\": when a line "
     "of any\n"
     "                          peer first contains TEXT. These three may be repeated\n"
     "  -t, --timeout S         end everything after S seconds, which counts as failure\n"
-    "      --heartbeat MS      a peer silent for this long is lost (2000)\n"
+    "      --heartbeat MS      a peer silent for this long is lost (2000), 1 to 3600000\n"
     "      --min-size N        members that the group waits for (as many as peers)\n"
     "  -g, --group NAME        name of the group (\"run\")\n"
     "      --tls               encrypt and authenticate every connection (a key for this run alone)\n"
@@ -514,7 +514,7 @@ static int run_options(struct run *r, int argc, char **argv, rg_coordinator_conf
     int o, at;
     while ((o = getopt_long(argc, argv, "+n:t:g:qh", options, NULL)) != -1) {
         int ok = 1;
-        if (o == '?') return tool_usage("run", "wrong option");
+        if (o == '?') return tool_wrong_option("run", argv);
         if (o == 'h') {
             fputs(run_help, stdout);
             return -1;
@@ -532,7 +532,7 @@ static int run_options(struct run *r, int argc, char **argv, rg_coordinator_conf
         if (o == TLS) r->tls = 1;
         if (ok) continue;
         for (at = 0; options[at].val != o;) at++;
-        return tool_usage("run", "\"%s\" is not what --%s takes", optarg, options[at].name);
+        return tool_bad_value("run", run_help, options[at].name, optarg);
     }
     if (!r->n) return tool_usage("run", "how many peers? -n N");
     if (optind >= argc) return tool_usage("run", "no program: give one after --");

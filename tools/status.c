@@ -127,7 +127,7 @@ int tool_status(int argc, char **argv) {
             fputs(status_help, stdout);
             return TOOL_OK;
         }
-        if (o == '?') return tool_usage("status", "wrong option");
+        if (o == '?') return tool_wrong_option("status", argv);
         if (o == 'j') json = 1;
         if (o == 't' && (!tool_duration(optarg, &timeout) || timeout < 1000000 || timeout > 3600000000000ull))
             return tool_usage("status", "--timeout \"%s\": expected 0.001 to 3600 seconds", optarg);

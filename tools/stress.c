@@ -192,14 +192,14 @@ static int parse(struct stress *s, struct options *q, int argc, char **argv) {
     int o, at;
     while ((o = getopt_long(argc, argv, "n:m:s:e:a:k:t:j:c:qh", options, NULL)) != -1) {
         char bad[64] = "";
-        if (o == '?') return tool_usage("stress", "wrong option");
+        if (o == '?') return tool_wrong_option("stress", argv);
         if (o == 'h') {
             fputs(stress_help, stdout);
             return -1;
         }
         if (take_option(s, q, o, optarg, bad)) continue;
         for (at = 0; options[at].val != o;) at++;
-        return tool_usage("stress", "\"%s\" is not what --%s takes", bad[0] ? bad : optarg, options[at].name);
+        return tool_bad_value("stress", stress_help, options[at].name, bad[0] ? bad : optarg);
     }
     if (optind < argc) return tool_usage("stress", "unexpected argument \"%s\"", argv[optind]);
     return 0;

@@ -34,6 +34,10 @@ int tool_try_tls(const char *command);
 /* "regroup COMMAND: text" on standard error. tool_usage() adds where help is and returns TOOL_USAGE, tool_failed()
  * returns TOOL_FAILED. */
 int tool_usage(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* getopt_long() of argv has just answered '?'. */
+int tool_wrong_option(const char *command, char **argv);
+/* The value of option --name is not one that it takes: says so, with what the help text has about that option. */
+int tool_bad_value(const char *command, const char *help, const char *name, const char *value);
 int tool_failed(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* 1 and the value, or 0 when text is not wholly a number in min..max. */

@@ -507,14 +507,14 @@ static int tune_options(struct tune *t, int argc, char **argv) {
     int o, at = 0;
     uint32_t commas = 1;
     while ((o = getopt_long(argc, argv, "n:c:o:k:b:e:f:jh", tune_long, NULL)) != -1) {
-        if (o == '?') return tool_usage("tune", "wrong option");
+        if (o == '?') return tool_wrong_option("tune", argv);
         if (o == 'h') {
             fputs(tune_help, stdout);
             return -1;
         }
         if (tune_option(t, o, optarg)) continue;
         for (at = 0; tune_long[at].val != o;) at++;
-        return tool_usage("tune", "\"%s\" is not what --%s takes", optarg, tune_long[at].name);
+        return tool_bad_value("tune", tune_help, tune_long[at].name, optarg);
     }
     if (optind < argc) return tool_usage("tune", "unexpected argument \"%s\"", argv[optind]);
     if (t->min > t->max) return tool_usage("tune", "the smallest size is larger than the largest");

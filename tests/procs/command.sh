@@ -36,10 +36,11 @@ ok unknown_command__usage both 2 "no command" frobnicate
 ok help__on_standard_output both 0 "usage: regroup" --help
 for c in coordinator run bench explain tune stress status keygen doctor; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
 ok version__printed both 0 "regroup [0-9]" version
-for c in coordinator run bench explain tune stress status keygen doctor; do ok "wrong_option_of_${c}__usage" both 2 "Try" $c --frobnicate; done
+for c in coordinator run bench explain tune stress status keygen doctor; do ok "wrong_option_of_${c}__usage" both 2 "regroup $c: --frobnicate is no option" $c --frobnicate; done
 ok run__without_a_program both 2 "no program" run -n 2
 ok run__bad_fault both 2 "\"1\" is not what --kill takes" run -n 2 --kill 1 -- true
-ok run__bad_number_of_a_short_option both 2 "\"none\" is not what --peers takes" run -n none -- true
+ok run__bad_number_of_a_short_option both 2 "\"none\" is not what --peers takes: N, peers to start, 1 to 256" run -n none -- true
+ok run__option_without_its_value both 2 "regroup run: -n is no option, or lacks its value" run -n
 from_environment() { local -x RG_RECONNECT_MS=soon; both 1 "RG_RECONNECT_MS is \"soon\"" run -n 1 -- true; }
 ok run__environment__counts_for_the_coordinator from_environment
 ok coordinator__bad_number both 2 "\"soon\" is not what --reconnect takes" coordinator --reconnect soon

@@ -537,7 +537,7 @@ static int wrong_calls(rig_member_t *m, void *arg) {
     float x[8] = { 0 };
     rg_request_t *req = (rg_request_t *)x;
     rg_opts_t o = RG_OPTS_INIT;
-    rg_result_t res = { 0 };
+    rg_result_t res = { 0 }, told = RG_RESULT_INIT;
     (void)arg;
     RIG_NEED(m, rg_all_reduce(m->g, x, x + 1, 4, RG_F32, RG_SUM, NULL, &req) == RG_ERR_INVALID && !req, "overlap");
     RIG_NEED(m, strstr(rig_errmsg(m), "overlap"), "%s", rig_errmsg(m));
@@ -546,6 +546,12 @@ static int wrong_calls(rig_member_t *m, void *arg) {
     RIG_NEED(m, strstr(rig_errmsg(m), "ranks 0 to"), "%s", rig_errmsg(m));
     o.result = &res; /* not initialised */
     RIG_NEED(m, rg_barrier(m->g, &o, NULL) == RG_ERR_INVALID, "result without a size");
+    /* The result says what the call says, and why, also when there was no operation. */
+    o.result = &told;
+    RIG_NEED(m, rg_all_reduce(m->g, x, x, 4, (rg_dtype_t)99, RG_SUM, &o, NULL) == RG_ERR_INVALID, "type");
+    RIG_NEED(m, told.status == RG_ERR_INVALID && strstr(told.text, "element type"), "%s", told.text);
+    RIG_NEED(m, rg_broadcast(m->g, x, 1, RG_F32, m->rig->n, &o, NULL) == RG_ERR_INVALID, "root");
+    RIG_NEED(m, told.status == RG_ERR_INVALID && strstr(told.text, "ranks 0 to"), "%s", told.text);
     RIG_NEED(m,
              rg_barrier(NULL, NULL, NULL) == RG_ERR_INVALID && rg_wait(NULL, NULL) == RG_ERR_INVALID &&
                  rg_test(NULL, NULL) == RG_ERR_INVALID && rg_cancel(NULL) == RG_ERR_INVALID &&
