@@ -47,7 +47,8 @@ int tool_usage(const char *command, const char *fmt, ...) {
 
 int tool_wrong_option(const char *command, char **argv) {
     if (optopt > ' ' && optopt < 127) return tool_usage(command, "-%c is no option, or lacks its value", optopt);
-    return tool_usage(command, "%s is no option, or lacks its value, or has one that it does not take", argv[optind - 1]);
+    return tool_usage(command, "%s is no option, or lacks its value, or has one that it does not take",
+                      argv[optind - 1]);
 }
 
 /* The line of a help text that is about an option, or NULL: options stand at its beginning, after blanks and perhaps a
