@@ -116,7 +116,8 @@ static void run_say(struct run *r, const char *fmt, ...) {
 
 static void run_coordinator_line(void *user, rg_log_level_t level, const char *line) {
     struct run *r = user;
-    if (level == RG_LOG_INFO) __atomic_add_fetch(&r->changes, 1, __ATOMIC_RELAXED);
+    /* A view that only ends an operation has the same members. */
+    if (level == RG_LOG_INFO && !strstr(line, "nobody lost")) __atomic_add_fetch(&r->changes, 1, __ATOMIC_RELAXED);
     if (!r->quiet) run_line(r, stderr, "run", line, strlen(line));
 }
 
