@@ -203,7 +203,7 @@ static rg_status_t info_now(rg_group_t *h, rg_info_t *i) {
     return RG_OK;
 }
 
-rg_status_t rg_shape(rg_group_t *h, uint32_t *n, uint32_t *rank, uint64_t *epoch) {
+rg_status_t rg_shape_ids(rg_group_t *h, uint32_t *n, uint32_t *rank, uint64_t *epoch, uint64_t *ids, uint32_t cap) {
     rg_status_t st = rg_usable(h);
     if (st != RG_OK) return st;
     rg_group_t *g = rg_root(h);
@@ -213,12 +213,17 @@ rg_status_t rg_shape(rg_group_t *h, uint32_t *n, uint32_t *rank, uint64_t *epoch
         *n = h->told_n = r->n;
         *rank = r->rank;
         *epoch = r->data_epoch;
+        if (cap != 0) memcpy(ids, r->ids, (r->n < cap ? r->n : cap) * sizeof *ids);
         rg_roster_put(r);
     } else {
         st = g->over ? g->over : h->ended ? h->ended : RG_ERR_NOMEM;
     }
     rg_unlock(g);
     return st;
+}
+
+rg_status_t rg_shape(rg_group_t *h, uint32_t *n, uint32_t *rank, uint64_t *epoch) {
+    return rg_shape_ids(h, n, rank, epoch, NULL, 0);
 }
 
 void rg_shape_hosts(rg_group_t *h, uint32_t *host, uint32_t n, rg_cost_model_t *m) {

@@ -34,6 +34,8 @@ void rg_caught_up(rg_group_t *h); /* the program's state is that of the group ag
 /* For whom the next operation is, and the epoch that its result will name unless a member is lost: that of the data,
  * which newcomers do not change, unlike the view's in rg_info_t. The program counts as told how many there are. */
 rg_status_t rg_shape(rg_group_t *h, uint32_t *n, uint32_t *rank, uint64_t *epoch);
+/* The same, and who they are, by rank: the first cap of them. */
+rg_status_t rg_shape_ids(rg_group_t *h, uint32_t *n, uint32_t *rank, uint64_t *epoch, uint64_t *ids, uint32_t cap);
 /* Where the n members are: host[r] is the first rank on rank r's host; and what links are like. Members of which it is
  * not known, or that are not n any more, are each on a host of its own: the operation that follows then ends as one
  * that a loss came before. */

@@ -114,18 +114,18 @@ static float top_of(const rg_quant_job_t *a, const float *v, uint64_t n) {
     return most;
 }
 
-/* For which view the scales are is agreed on by the same maximum: in four numbers, and their negatives behind them. If
- * one of the members knew of a loss and another did not, the one would go on where the other begins again. */
-#define VIEW 8u
+/* For which members the scales are is agreed on by the same maximum: in four numbers, and their negatives behind them.
+ * If one of the members knew of a loss and another did not, the one would go on where the other begins again. */
+#define WHO 8u
 
-static void put_view(float *to, uint64_t epoch) {
+static void put_members(float *to, uint64_t members) {
     for (int k = 0; k < 4; k++) {
-        to[k] = (float)(epoch >> 16 * k & 0xffff);
+        to[k] = (float)(members >> 16 * k & 0xffff);
         to[k + 4] = -to[k];
     }
 }
 
-static int same_view(const float *from) {
+static int same_members(const float *from) {
     int same = 1;
     for (int k = 0; k < 4; k++) same &= from[k] == -from[k + 4];
     return same;
@@ -136,7 +136,7 @@ static rg_status_t agree(rg_quant_job_t *a, const float *v) {
     rg_quantiser_t *z = a->z;
     uint64_t blocks = one_scale(a);
     for (uint32_t r = 0; r < a->f.n; r++) blocks += blocks_of(a, r);
-    if (!rg_room_for(&z->scales, (blocks + VIEW) * sizeof(float))) return rg_frame_no_memory(&a->f);
+    if (!rg_room_for(&z->scales, (blocks + WHO) * sizeof(float))) return rg_frame_no_memory(&a->f);
     float *s = (float *)z->scales.p;
     if (one_scale(a) && z->q.scale != 0.0f) {
         *s = z->q.scale;
@@ -147,10 +147,13 @@ static rg_status_t agree(rg_quant_job_t *a, const float *v) {
         for (uint64_t at = rg_slice_at(a, r), end = rg_slice_at(a, r + 1); at < end; at += RG_BLOCK)
             *s++ = top_of(a, v + at, end - at < RG_BLOCK ? end - at : RG_BLOCK);
     s = (float *)z->scales.p;
-    put_view(s + blocks, a->f.epoch);
+    put_members(s + blocks, a->f.members);
     rg_status_t st = rg_frame_ended(
-        &a->f, rg_all_reduce(z->g, s, s, blocks + VIEW, RG_F32, RG_MAX, rg_frame_opts(&a->f), rg_frame_req(&a->f)));
-    if (st == RG_OK && !same_view(s + blocks)) return RG_ERR_PEER_LOST;
+        &a->f, rg_all_reduce(z->g, s, s, blocks + WHO, RG_F32, RG_MAX, rg_frame_opts(&a->f), rg_frame_req(&a->f)));
+    if (st == RG_OK && !same_members(s + blocks))
+        return rg_frame_refuse(&a->f, RG_ERR_PEER_LOST,
+                               "%s: members began it for different members: somebody was lost or has come; call again",
+                               a->f.name);
     float most = (float)most_of(z->q.wire);
     for (uint64_t i = 0; i < blocks && st == RG_OK; i++) {
         s[i] /= most;
@@ -247,7 +250,7 @@ void rg_integer_put(rg_quant_job_t *a, uint8_t *to) {
     int32_t most = (int32_t)most_sum(a);
     uint64_t n = rg_slice_len(a, a->f.rank);
     uint32_t width = width_of((uint64_t)most), v[RG_BLOCK];
-    rg_part_head_t h = { .call = a->call, .epoch = a->f.epoch, .bound = a->bound, .finite = 1 };
+    rg_part_head_t h = { .call = a->call, .members = a->f.members, .bound = a->bound, .finite = 1 };
     uint8_t *w = to + RG_HEAD_BYTES;
     for (uint64_t i = 0; i < n; i += RG_BLOCK, w += RG_BLOCK / 8 * width) {
         uint32_t many = block_len(i, n);

@@ -75,14 +75,14 @@ void rg_part_put_head(uint8_t *to, const rg_part_head_t *h) {
     uint64_t bound;
     memcpy(&bound, &h->bound, sizeof bound);
     put_u64(to, h->call);
-    put_u64(to + 8, h->epoch);
+    put_u64(to + 8, h->members);
     put_u64(to + 16, bound);
     put_u64(to + 24, h->finite);
 }
 
 /* A bound that is no number, which no sender of this library makes, counts as one that says nothing. */
 rg_part_head_t rg_part_head(const uint8_t *from) {
-    rg_part_head_t h = { .call = get_u64(from), .epoch = get_u64(from + 8), .finite = (uint32_t)get_u64(from + 24) };
+    rg_part_head_t h = { .call = get_u64(from), .members = get_u64(from + 8), .finite = (uint32_t)get_u64(from + 24) };
     uint64_t bound = get_u64(from + 16);
     memcpy(&h.bound, &bound, sizeof bound);
     if (!(h.bound >= 0)) h.bound = INFINITY;
@@ -120,7 +120,7 @@ rg_status_t rg_parts_lay(rg_quant_job_t *a) {
         all_in += a->in_len[r];
     }
     if (!rg_room_for(&a->z->out, all_out) || !rg_room_for(&a->z->in, all_in)) return rg_frame_no_memory(&a->f);
-    rg_part_head_t h = { .call = a->call, .epoch = a->f.epoch };
+    rg_part_head_t h = { .call = a->call, .members = a->f.members };
     for (uint32_t r = 0; r < a->f.n; r++)
         if (r != a->f.rank) rg_part_put_head(a->z->out.p + a->out_at[r], &h);
     return RG_OK;
@@ -142,7 +142,7 @@ static uint64_t piece_of(const rg_quantiser_t *z, uint64_t n) {
 void rg_part_say(rg_quant_job_t *a, uint8_t *to, const float *v, uint64_t first, uint64_t n, float *kept,
                  double bound) {
     rg_quantiser_t *z = a->z;
-    rg_part_head_t h = { .call = a->call, .epoch = a->f.epoch, .bound = bound };
+    rg_part_head_t h = { .call = a->call, .members = a->f.members, .bound = bound };
     uint8_t *w = to + RG_HEAD_BYTES;
     uint64_t step = piece_of(z, n);
     h.finite = rg_quant_encode(&z->q, z->calls, first, v, n, w) == RG_OK;
@@ -160,22 +160,23 @@ void rg_part_say(rg_quant_job_t *a, uint8_t *to, const float *v, uint64_t first,
 }
 
 /* What the heads say, all together; they are the same for everybody. at[r] is where rank r's is, UINT64_MAX for what
- * did not travel. RG_ERR_PEER_LOST: cut for other views than this one, to be done again. */
+ * did not travel. RG_ERR_PEER_LOST: cut for other members than these, to be done again. */
 rg_status_t rg_parts_judge(rg_quant_job_t *a, const uint64_t *at) {
     rg_status_t st = RG_OK;
     a->bound = 0;
     for (uint32_t r = 0; r < a->f.n; r++) {
-        rg_part_head_t h = { .call = a->call, .epoch = a->f.epoch, .finite = (uint32_t)a->finite };
+        rg_part_head_t h = { .call = a->call, .members = a->f.members, .finite = (uint32_t)a->finite };
         if (at[r] != UINT64_MAX) h = rg_part_head(a->z->in.p + at[r]);
-        if (h.epoch != a->f.epoch) return RG_ERR_PEER_LOST;
+        if (h.members != a->f.members) return rg_frame_apart(&a->f, r);
         if (h.call != a->call && st != RG_ERR_MISMATCH)
-            st = rg_refuse(a->f.g, RG_ERR_MISMATCH,
-                           "%s: rank %u calls it with another count, operator, wire form or algorithm than rank %u",
-                           a->f.name, r, a->f.rank);
+            st = rg_frame_refuse(
+                &a->f, RG_ERR_MISMATCH,
+                "%s: rank %u calls it with another count, operator, wire form or algorithm than rank %u", a->f.name, r,
+                a->f.rank);
         else if (!h.finite && st == RG_OK)
-            st = rg_refuse(a->f.g, RG_ERR_INVALID,
-                           "%s: rank %u has a value that is not finite; RG_QUANT_SATURATE would replace it", a->f.name,
-                           r);
+            st = rg_frame_refuse(&a->f, RG_ERR_INVALID,
+                                 "%s: rank %u has a value that is not finite; RG_QUANT_SATURATE would replace it",
+                                 a->f.name, r);
         a->bound += h.bound;
     }
     return st;

@@ -14,8 +14,8 @@
 #define RG_HEAD_BYTES 32u
 
 typedef struct rg_part_head {
-    uint64_t call;  /* hash of what is done with how many elements in which form */
-    uint64_t epoch; /* of the members for whom the shares were cut */
+    uint64_t call;    /* hash of what is done with how many elements in which form */
+    uint64_t members; /* hash of those for whom the shares were cut */
     double bound;
     uint32_t finite;
 } rg_part_head_t;

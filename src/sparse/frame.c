@@ -1,6 +1,8 @@
 /* frame.c: see frame.h. Time is read here for deadlines only; it must not change what a call computes. */
 #include "sparse/frame.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const rg_opts_t *opts) {
@@ -15,13 +17,14 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
         f->o.weighted == RG_ON)
         return rg_refuse(g, RG_ERR_NOTSUP, "%s: of the options, tag, timeout_ms, on_fault and result are supported",
                          name);
+    if ((unsigned)f->o.on_fault > RG_RETURN)
+        return rg_refuse(g, RG_ERR_INVALID, "%s: opts.on_fault is %d: expected RG_RETRY (1), RG_RETURN (2) or 0", name,
+                         (int)f->o.on_fault);
     f->result = f->o.result;
     if (f->result != NULL && rg_result_check(f->result, NULL) != RG_OK)
         return rg_refuse(g, RG_ERR_INVALID, "%s: opts.result is not initialised: use RG_RESULT_INIT", name);
-    if (f->result != NULL) {
-        f->r.contributor_ids = f->result->contributor_ids;
-        f->r.contributor_cap = f->result->contributor_cap;
-    }
+    f->r.contributor_ids = f->ids;
+    f->r.contributor_cap = RG_MAX_LINKS + 1;
     f->on_fault = f->o.on_fault != 0 ? f->o.on_fault : rg_root(g)->cfg.on_fault;
     uint64_t limit_ms = f->o.timeout_ms != 0 ? f->o.timeout_ms : rg_root(g)->cfg.op_timeout_ms;
     f->deadline = rg_os_now_ns() + limit_ms * 1000000;
@@ -30,10 +33,33 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
     return RG_OK;
 }
 
-/* What an earlier attempt lacked memory for says nothing of how this one ends. */
+static uint64_t hash_of(const uint64_t *ids, uint32_t n) {
+    uint64_t h = n;
+    for (uint32_t i = 0; i < n && i <= RG_MAX_LINKS; i++) h = rg_frame_mix(h, ids[i]);
+    return h;
+}
+
+/* What an earlier attempt lacked memory for says nothing of how this one ends, nor does its text. */
 rg_status_t rg_frame_shape(rg_frame_t *f) {
     f->poor = 0;
-    return rg_shape(f->g, &f->n, &f->rank, &f->epoch);
+    f->r.text[0] = 0;
+    rg_status_t st = rg_shape_ids(f->g, &f->n, &f->rank, &f->epoch, f->ids, RG_MAX_LINKS + 1);
+    if (st == RG_OK) f->members = hash_of(f->ids, f->n);
+    return st;
+}
+
+rg_status_t rg_frame_refuse(rg_frame_t *f, rg_status_t st, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(f->r.text, sizeof f->r.text, fmt, ap);
+    va_end(ap);
+    return rg_refuse(f->g, st, "%s", f->r.text);
+}
+
+rg_status_t rg_frame_apart(rg_frame_t *f, uint32_t rank) {
+    return rg_frame_refuse(f, RG_ERR_PEER_LOST,
+                           "%s: rank %u of %u began it for other members: somebody was lost or has come; call again",
+                           f->name, rank, f->n);
 }
 
 /* Nobody stays away when no time is left: the others may have some, and wait; the operation itself ends at once then.
@@ -68,8 +94,11 @@ rg_status_t rg_frame_ended(rg_frame_t *f, rg_status_t st) {
     if (f->start == 0) f->start = f->r.start_ns;
     f->sent += f->r.bytes_sent;
     f->received += f->r.bytes_received;
-    if (st == RG_OK && (f->r.epoch != f->epoch || f->r.contributors != f->n)) return RG_ERR_PEER_LOST;
-    return st;
+    if (st != RG_OK || hash_of(f->ids, f->r.contributors) == f->members) return st;
+    return rg_frame_refuse(f, RG_ERR_PEER_LOST,
+                           "%s: it was begun for %u members, of whom not all are among the %u that came together: "
+                           "somebody was lost or has come; call again",
+                           f->name, f->n, f->r.contributors);
 }
 
 rg_status_t rg_frame_no_memory(rg_frame_t *f) {
@@ -89,8 +118,7 @@ int rg_frame_more(rg_frame_t *f, rg_status_t st, int retries) {
 
 rg_status_t rg_frame_close(rg_frame_t *f, rg_status_t st) {
     if (f->poor && st == RG_ERR_MISMATCH) {
-        st = rg_refuse(f->g, RG_ERR_NOMEM, "%s: no memory", f->name);
-        f->r.text[0] = 0;
+        st = rg_frame_refuse(f, RG_ERR_NOMEM, "%s: no memory", f->name);
     }
     if (f->result == NULL) return st;
     f->r.status = st;
@@ -99,7 +127,7 @@ rg_status_t rg_frame_close(rg_frame_t *f, rg_status_t st) {
     f->r.bytes_sent = f->sent;
     f->r.bytes_received = f->received;
     if (st != RG_OK && f->r.text[0] == 0) rg_group_errmsg(f->g, f->r.text, sizeof f->r.text);
-    rg_result_out(f->result, &f->r, f->r.contributor_ids, f->r.contributors);
+    rg_result_out(f->result, &f->r, f->ids, f->r.contributors);
     return st;
 }
 

@@ -28,16 +28,18 @@ typedef struct rg_frame {
     rg_on_fault_t on_fault;
     uint64_t deadline, start, sent, received;
     uint32_t n, rank, again;
-    uint64_t epoch;
+    uint64_t epoch, members; /* members: a hash of who they are, rank by rank */
     int unfit, poor;
-    rg_stop_t *stop;   /* NULL: nobody can cancel this call */
-    rg_request_t *req; /* of the operation that has just been started, where somebody can */
+    rg_stop_t *stop;                /* NULL: nobody can cancel this call */
+    rg_request_t *req;              /* of the operation that has just been started, where somebody can */
+    uint64_t ids[RG_MAX_LINKS + 1]; /* of the members, and then of those who contributed to the last operation */
 } rg_frame_t;
 
 /* Checks opts. */
 rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const rg_opts_t *opts);
 
-/* For whom the attempt that begins is. */
+/* For whom the attempt that begins is. They are told apart from others by f->members, never by the epoch: that changes
+ * too when an operation beside this call is cancelled or late, of which nobody is lost. */
 rg_status_t rg_frame_shape(rg_frame_t *f);
 
 /* Options for the next operation, with what is left of the call's time. */
@@ -51,6 +53,12 @@ rg_status_t rg_frame_done(rg_frame_t *f, rg_status_t st);
 
 /* The same, and what it means for the call. PEER_LOST also where it was not for the members that the attempt is for. */
 rg_status_t rg_frame_ended(rg_frame_t *f, rg_status_t st);
+
+/* As rg_refuse(), and the text is that of this call, whatever other threads do with the group's meanwhile. */
+rg_status_t rg_frame_refuse(rg_frame_t *f, rg_status_t st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* PEER_LOST: rank's part is for other members than this one's. */
+rg_status_t rg_frame_apart(rg_frame_t *f, uint32_t rank);
 
 /* This member has no memory for its part: the others are told by an operation that fits theirs in nothing, so that they
  * end with MISMATCH at once instead of at their deadline. */

@@ -15,7 +15,7 @@
 /* What a member says to another before the parts travel. kind_bytes: of the part, the kind in the upper 8 bits.
  * count_flaw: elements of the part, and what is wrong with the sender's list, likewise. */
 typedef struct head {
-    uint64_t call, epoch, room, kind_bytes, count_flaw;
+    uint64_t call, members, room, kind_bytes, count_flaw;
 } head_t;
 
 /* And before the sums do. */
@@ -262,7 +262,7 @@ static rg_status_t say_heads(job_t *j) {
         if (j->gather && r != 0) *s = j->slices[0];
         else *s = slice_for(&p, j->how.algorithm, 0);
         if (r == j->f.rank && !j->gather) *s = (rg_slice_t){ RG_SLICE_NONE, 0, 0 };
-        j->heads_out[r] = (head_t){ call_of(j), j->f.epoch, j->room, s->bytes | (uint64_t)s->kind << TOP_SHIFT,
+        j->heads_out[r] = (head_t){ call_of(j), j->f.members, j->room, s->bytes | (uint64_t)s->kind << TOP_SHIFT,
                                     p.k | (uint64_t)j->flaw << TOP_SHIFT };
     }
     j->heads_in[j->f.rank] = j->heads_out[j->f.rank];
@@ -277,27 +277,28 @@ static rg_status_t judge_heads(job_t *j) {
     for (uint32_t r = 0; r < j->f.n; r++) {
         const head_t *h = &j->heads_in[r];
         rg_flaw_t flaw = (rg_flaw_t)(h->count_flaw >> TOP_SHIFT);
-        if (h->epoch != j->f.epoch) return RG_ERR_PEER_LOST;
+        if (h->members != j->f.members) return rg_frame_apart(&j->f, r);
         cuts |= h->call ^ j->heads_out[j->f.rank].call;
         j->least_room = h->room < j->least_room ? h->room : j->least_room;
         if (h->call >> 32 != j->heads_out[j->f.rank].call >> 32 && st != RG_ERR_MISMATCH)
-            st = rg_refuse(j->f.g, RG_ERR_MISMATCH,
-                           "%s: rank %u calls it with another length, type, block, operator, result, algorithm or wire "
-                           "form than rank %u",
-                           j->f.name, r, j->f.rank);
+            st = rg_frame_refuse(
+                &j->f, RG_ERR_MISMATCH,
+                "%s: rank %u calls it with another length, type, block, operator, result, algorithm or wire "
+                "form than rank %u",
+                j->f.name, r, j->f.rank);
         else if (flaw != RG_FLAW_NONE && st == RG_OK)
-            st = rg_refuse(j->f.g,
-                           flaw == RG_FLAW_MEMORY ? RG_ERR_NOMEM
-                           : flaw == RG_FLAW_ROOM ? RG_ERR_CAPACITY
-                                                  : RG_ERR_INVALID,
-                           "%s: rank %u has %s", j->f.name, r, rg_flaw_text(flaw));
+            st = rg_frame_refuse(&j->f,
+                                 flaw == RG_FLAW_MEMORY ? RG_ERR_NOMEM
+                                 : flaw == RG_FLAW_ROOM ? RG_ERR_CAPACITY
+                                                        : RG_ERR_INVALID,
+                                 "%s: rank %u has %s", j->f.name, r, rg_flaw_text(flaw));
         if (flaw == RG_FLAW_ROOM) j->total = j->in->n;
     }
     if (st == RG_OK && (uint32_t)cuts != 0 && !j->gather) return RG_AGAIN;
     uint64_t len = own_part(j, j->f.rank).len;
     for (uint32_t r = 0; st == RG_OK && r < j->f.n; r++)
         if (!can_be(j, j->heads_in[r].kind_bytes, j->heads_in[r].count_flaw & TOP_MASK, len))
-            st = rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: rank %u sends what no list can be", j->f.name, r);
+            st = rg_frame_refuse(&j->f, RG_ERR_PROTOCOL, "%s: rank %u sends what no list can be", j->f.name, r);
     return st;
 }
 
@@ -511,10 +512,11 @@ static rg_status_t back(job_t *j, rg_flaw_t arrived) {
         rg_flaw_t flaw = (rg_flaw_t)(t->count_flaw >> TOP_SHIFT);
         double bound;
         if (flaw == RG_FLAW_FINITE)
-            return rg_refuse(j->f.g, RG_ERR_INVALID, "%s: the sums of rank %u have %s", j->f.name, r,
-                             rg_flaw_text(flaw));
+            return rg_frame_refuse(&j->f, RG_ERR_INVALID, "%s: the sums of rank %u have %s", j->f.name, r,
+                                   rg_flaw_text(flaw));
         if (flaw != RG_FLAW_NONE || !can_be(j, t->kind_bytes, count, len) || (j->q == NULL && t->sent > count))
-            return rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: rank %u has %s", j->f.name, r, rg_flaw_text(RG_FLAW_BYTES));
+            return rg_frame_refuse(&j->f, RG_ERR_PROTOCOL, "%s: rank %u has %s", j->f.name, r,
+                                   rg_flaw_text(RG_FLAW_BYTES));
         memcpy(&bound, &t->sent, sizeof bound);
         if (j->q != NULL) j->bound = fmax(j->bound, bound >= 0 ? bound : INFINITY);
         j->found += count;
@@ -618,8 +620,9 @@ static int goes_dense(const job_t *j) {
 static rg_status_t fits(job_t *j) {
     j->total = j->how.result == RG_SPARSE_TOPK && j->how.topk < j->found ? j->how.topk : j->found;
     if (goes_dense(j) || j->total <= j->least_room) return RG_OK;
-    return rg_refuse(j->f.g, RG_ERR_CAPACITY, "%s: the result has %llu values; one of the members has room for %llu",
-                     j->f.name, (unsigned long long)j->total, (unsigned long long)j->least_room);
+    return rg_frame_refuse(&j->f, RG_ERR_CAPACITY,
+                           "%s: the result has %llu values; one of the members has room for %llu", j->f.name,
+                           (unsigned long long)j->total, (unsigned long long)j->least_room);
 }
 
 /* What is left of `many` elements from number i on: of those that are not in the result all, of the others what their
@@ -677,7 +680,8 @@ static void write_result(job_t *j, const rg_merged_t *m) {
 
 /* Everybody has everybody's list. */
 static rg_status_t gathered(job_t *j, rg_flaw_t arrived) {
-    if (arrived != RG_FLAW_NONE) return rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: %s", j->f.name, rg_flaw_text(arrived));
+    if (arrived != RG_FLAW_NONE)
+        return rg_frame_refuse(&j->f, RG_ERR_PROTOCOL, "%s: %s", j->f.name, rg_flaw_text(arrived));
     j->found = j->part.n;
     rg_status_t st = fits(j);
     if (st == RG_OK) write_result(j, &j->part);
@@ -709,7 +713,7 @@ static rg_status_t attempt(job_t *j) {
     if (st != RG_OK) return st;
     for (uint32_t r = 0; r < j->f.n; r++)
         if (r != j->f.rank && !part_to(j, r, NULL))
-            return rg_refuse(j->f.g, RG_ERR_PROTOCOL, "%s: %s", j->f.name, rg_flaw_text(RG_FLAW_BYTES));
+            return rg_frame_refuse(&j->f, RG_ERR_PROTOCOL, "%s: %s", j->f.name, rg_flaw_text(RG_FLAW_BYTES));
     if (j->how.result == RG_SPARSE_TOPK) largest(j);
     write_result(j, j->how.result == RG_SPARSE_TOPK ? &j->pick : NULL);
     return RG_OK;

@@ -41,26 +41,27 @@ rg_status_t rg_seeded_places(rg_seeded_t pattern, uint64_t seed, uint64_t n, uin
 }
 
 typedef struct head {
-    uint64_t call, epoch;
+    uint64_t call, members;
 } head_t;
 
 /* Whether all members mean the same elements; they all see the same heads. */
 static rg_status_t agree(rg_frame_t *f, rg_sparse_reducer_t *z, uint64_t call) {
     rg_status_t st = rg_frame_shape(f);
     if (st != RG_OK) return st;
-    head_t mine = { call, f->epoch };
+    head_t mine = { call, f->members };
     if (!rg_room_for(&z->small, f->n * sizeof mine)) return rg_frame_no_memory(f);
     const head_t *all = (const head_t *)z->small.p;
     st = rg_frame_ended(f,
                         rg_all_gather(f->g, &mine, z->small.p, sizeof mine, RG_U8, rg_frame_opts(f), rg_frame_req(f)));
     for (uint32_t r = 0; st == RG_OK && r < f->n; r++)
-        if (all[r].epoch != f->epoch) st = RG_ERR_PEER_LOST;
+        if (all[r].members != f->members) st = rg_frame_apart(f, r);
     for (uint32_t r = 0; st == RG_OK && r < f->n; r++)
         if (all[r].call != call)
-            st = rg_refuse(f->g, RG_ERR_MISMATCH,
-                           "%s: rank %u calls it with another seed, pattern, count, length, type or operator than rank "
-                           "%u",
-                           f->name, r, f->rank);
+            st = rg_frame_refuse(
+                f, RG_ERR_MISMATCH,
+                "%s: rank %u calls it with another seed, pattern, count, length, type or operator than rank "
+                "%u",
+                f->name, r, f->rank);
     return st;
 }
 

@@ -10,8 +10,8 @@
 #include <string.h>
 
 typedef struct head {
-    uint64_t call; /* hash of what is done with how many elements */
-    uint64_t epoch;
+    uint64_t call;    /* hash of what is done with how many elements */
+    uint64_t members; /* for whom it is */
     uint32_t finite, pad;
 } head_t;
 
@@ -137,13 +137,14 @@ static rg_status_t judge(job_t *j, const head_t *mine) {
     for (uint32_t r = 0; r < j->f.n; r++) {
         head_t h;
         memcpy(&h, j->z->in.p + r * (sizeof h + j->bytes), sizeof h);
-        if (h.epoch != j->f.epoch) return RG_ERR_PEER_LOST;
+        if (h.members != j->f.members) return rg_frame_apart(&j->f, r);
         if (h.call != mine->call && st != RG_ERR_MISMATCH)
-            st = rg_refuse(j->f.g, RG_ERR_MISMATCH,
-                           "%s: rank %u calls it with another count, operator, k, form of values or flag than rank %u",
-                           j->f.name, r, j->f.rank);
+            st = rg_frame_refuse(
+                &j->f, RG_ERR_MISMATCH,
+                "%s: rank %u calls it with another count, operator, k, form of values or flag than rank %u", j->f.name,
+                r, j->f.rank);
         else if (!h.finite && st == RG_OK)
-            st = rg_refuse(j->f.g, RG_ERR_INVALID, "%s: rank %u has a value that is not finite", j->f.name, r);
+            st = rg_frame_refuse(&j->f, RG_ERR_INVALID, "%s: rank %u has a value that is not finite", j->f.name, r);
     }
     return st;
 }
@@ -171,7 +172,7 @@ static rg_status_t attempt(job_t *j) {
     rg_status_t st = rg_frame_shape(&j->f);
     if (st != RG_OK) return st;
     if (!memory_for(j)) return rg_frame_no_memory(&j->f);
-    head_t h = { .call = call_of(j), .epoch = j->f.epoch };
+    head_t h = { .call = call_of(j), .members = j->f.members };
     say(j, &h);
     st = rg_frame_ended(&j->f, rg_all_gather(z->g, z->out.p, z->in.p, sizeof h + j->bytes, RG_U8, rg_frame_opts(&j->f),
                                              rg_frame_req(&j->f)));

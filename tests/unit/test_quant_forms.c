@@ -333,7 +333,7 @@ Test(quant_forms, heads__any_machine__the_same_bytes) {
     rg_part_put_head(got, &h);
     cr_assert(memcmp(got, want, sizeof want) == 0);
     h = rg_part_head(got);
-    cr_assert(h.call == 0x0102030405060708ull && h.epoch == 0x1112131415161718ull && h.bound == 1.5 && h.finite == 1);
+    cr_assert(h.call == 0x0102030405060708ull && h.members == 0x1112131415161718ull && h.bound == 1.5 && h.finite == 1);
     memset(got + 16, 0xff, 8);
     cr_assert(isinf(rg_part_head(got).bound), "a bound that is no number");
 }

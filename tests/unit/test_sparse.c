@@ -613,6 +613,9 @@ static int wrong(rig_member_t *m, void *arg) {
         RIG_NEED(m, rg_sparse_all_reduce(z, NULL, &out, &how, NULL) == RG_ERR_INVALID, "no list");
         o.scale = 2;
         RIG_NEED(m, rg_sparse_all_reduce(z, &in, &out, &how, &o) == RG_ERR_NOTSUP, "scale");
+        o.scale = 0, o.on_fault = (rg_on_fault_t)99;
+        RIG_NEED(m, rg_sparse_all_reduce(z, &in, &out, &how, &o) == RG_ERR_INVALID && strstr(rig_errmsg(m), "99"),
+                 "on_fault: %s", rig_errmsg(m));
 #undef CALL
     }
     how.algorithm = (rg_sparse_algorithm_t)9;
@@ -851,6 +854,28 @@ static int poor_at_first(rig_member_t *m, void *arg) {
 
 Test(sparse, calls__no_memory_in_an_attempt_before__the_outcome_of_the_last_one, .timeout = 60) {
     rig_run(3, "inproc", NULL, poor_at_first, NULL);
+}
+
+/* One that began for other members than those who came together: the text says so, and not what another call did. */
+static int apart(rig_member_t *m, void *arg) {
+    uint8_t mine = 0, all[RIG_MAX];
+    rg_frame_t f;
+    (void)arg;
+    RIG_OK(m, rg_frame_open(&f, m->g, "apart", NULL));
+    RIG_OK(m, rg_frame_shape(&f));
+    f.members ^= 1;
+    rg_status_t st = rg_frame_ended(&f, rg_all_gather(m->g, &mine, all, 1, RG_U8, rg_frame_opts(&f), NULL));
+    RIG_NEED(m, st == RG_ERR_PEER_LOST && strstr(f.r.text, "apart: it was begun for 3"), "%s", f.r.text);
+    rg_refuse(m->g, RG_ERR_INVALID, "of another call");
+    rg_result_t r = RG_RESULT_INIT;
+    f.result = &r;
+    RIG_NEED(m, rg_frame_close(&f, st) == RG_ERR_PEER_LOST && strstr(r.text, "apart: ") == r.text, "%s", r.text);
+    RIG_NEED(m, rg_frame_apart(&f, 2) == RG_ERR_PEER_LOST && strstr(f.r.text, "rank 2"), "%s", f.r.text);
+    return rig_gate(m, 9, m->rig->n);
+}
+
+Test(sparse, calls__begun_for_other_members__ended_with_a_text_of_their_own, .timeout = 60) {
+    rig_run(3, "inproc", NULL, apart, NULL);
 }
 
 /* ---- Elements that a seed chooses ------------------------------------------------------------------------------- */

@@ -246,6 +246,90 @@ Test(sparse, requests__cancelled_before_all_have_begun__cancelled_everywhere_and
     rig_run(3, "inproc", NULL, cancels_for_sure, NULL);
 }
 
+/* ---- Beside an operation that is cancelled ----------------------------------------------------------------------- */
+
+typedef struct kinds_of_call {
+    lists_t l[2]; /* as they are, and quantised */
+    float in[LEN], out[4][LEN];
+    rg_sparse_reducer_t *z[3];
+    rg_topk_reducer_t *t;
+    rg_quantiser_t *q[2];
+    rg_sparse_request_t *req[4];
+    rg_quant_request_t *dense[2];
+} kinds_of_call_t;
+
+/* One of each kind of call, that ends with PEER_LOST if somebody is lost. */
+static int begin_all(rig_member_t *m, kinds_of_call_t *c) {
+    rg_quant_t int8 = RG_QUANT_INIT(RG_WIRE_I8);
+    rg_sparse_how_t coded = RG_SPARSE_HOW_INIT;
+    rg_seeded_how_t seeded = RG_SEEDED_HOW_INIT;
+    rg_opts_t o[6];
+    for (uint32_t k = 0; k < 6; k++) {
+        static const rg_opts_t first = RG_OPTS_INIT;
+        o[k] = first;
+        o[k].tag = 80 + k, o[k].on_fault = RG_RETURN;
+    }
+    coded.quant = &int8, seeded.count = 100;
+    RIG_OK(m, rg_sparse_iall_reduce(c->z[0], &c->l[0].in, &c->l[0].out, NULL, &o[0], &c->req[0]));
+    RIG_OK(m, rg_sparse_iall_reduce(c->z[1], &c->l[1].in, &c->l[1].out, &coded, &o[1], &c->req[1]));
+    RIG_OK(m, rg_seeded_iall_reduce(c->z[2], c->in, c->out[0], LEN, RG_F32, &seeded, &o[2], &c->req[2]));
+    RIG_OK(m, rg_topk_iall_reduce(c->t, c->in, c->out[1], LEN, RG_SPARSE_SUM, &o[3], &c->req[3]));
+    RIG_OK(m, rg_quant_iall_reduce(c->q[0], c->in, c->out[2], LEN, RG_SUM, &o[4], &c->dense[0]));
+    RIG_OK(m, rg_quant_iall_reduce(c->q[1], c->in, c->out[3], LEN, RG_SUM, &o[5], &c->dense[1]));
+    return 0;
+}
+
+static int end_all(rig_member_t *m, kinds_of_call_t *c) {
+    for (uint32_t k = 0; k < 6; k++) {
+        rg_result_t r = RG_RESULT_INIT;
+        rg_status_t st = k < 4 ? rg_sparse_wait(c->req[k], &r) : rg_quant_wait(c->dense[k - 4], &r);
+        RIG_NEED(m, st == RG_OK && r.contributors == m->rig->n, "call %u: %s: %s", k, rg_status_name(st), r.text);
+    }
+    for (uint32_t k = 0; k < 4; k++) RIG_NEED(m, rig_alike(m, c->out[k], LEN), "result %u", k);
+    for (uint32_t k = 0; k < 2; k++)
+        RIG_NEED(m, c->l[k].out.values > LEN / 16 && rig_alike(m, c->l[k].sums, LEN), "list %u", k);
+    return 0;
+}
+
+/* Rank 2 begins the calls in the view that an operation has left behind that rank 1 cancelled; the others had begun
+ * them before. */
+static int beside_cancelled(rig_member_t *m, void *arg) {
+    kinds_of_call_t *c = calloc(1, sizeof *c);
+    rg_quant_t form[2] = { RG_QUANT_INIT(RG_WIRE_I8), RG_QUANT_INIT(RG_WIRE_I8) };
+    rg_topk_t topk = RG_TOPK_INIT;
+    rg_opts_t o = RG_OPTS_INIT;
+    rg_request_t *odd = NULL;
+    rg_info_t before = RG_INFO_INIT, after = RG_INFO_INIT;
+    (void)arg;
+    o.tag = 79;
+    form[1].form = RG_QUANT_INTEGER;
+    fill(&c->l[0], 1, m->index), fill(&c->l[1], 2, m->index);
+    for (uint64_t i = 0; i < LEN; i++) c->in[i] = some(3, m->index, i);
+    for (uint32_t k = 0; k < 3; k++) RIG_OK(m, rg_sparse_reducer_create(m->g, &c->z[k], NULL));
+    RIG_OK(m, rg_topk_reducer_create(m->g, &topk, NULL, &c->t, NULL));
+    for (uint32_t k = 0; k < 2; k++) RIG_OK(m, rg_quantiser_create(m->g, &form[k], NULL, &c->q[k], NULL));
+    RIG_OK(m, rg_group_info(m->g, &before));
+    if (m->index == 2) RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
+    if (m->index != 2 && begin_all(m, c)) return 1;
+    RIG_OK(m, rg_barrier(m->g, &o, &odd));
+    if (m->index == 1) RIG_OK(m, rg_cancel(odd));
+    RIG_NEED(m, rg_wait(odd, NULL) == RG_ERR_CANCELLED, "%s", rig_errmsg(m));
+    if (m->index != 2) RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
+    RIG_OK(m, rg_group_info(m->g, &after));
+    RIG_NEED(m, after.epoch != before.epoch && after.world_size == m->rig->n, "the scene: the view has not changed");
+    if (m->index == 2 && begin_all(m, c)) return 1;
+    if (end_all(m, c)) return 1;
+    for (uint32_t k = 0; k < 3; k++) rg_sparse_reducer_destroy(c->z[k]);
+    for (uint32_t k = 0; k < 2; k++) rg_quantiser_destroy(c->q[k]);
+    rg_topk_reducer_destroy(c->t);
+    free(c);
+    return rig_gate(m, 1, m->rig->n);
+}
+
+Test(sparse, requests__beside_an_operation_that_is_cancelled__nobody_is_lost, .timeout = 60) {
+    rig_run(3, "inproc", NULL, beside_cancelled, NULL);
+}
+
 /* ---- Deadlines, and reducers that are busy ----------------------------------------------------------------------- */
 
 static int late(rig_member_t *m, void *arg) {
