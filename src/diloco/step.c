@@ -13,6 +13,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#define LOOK_MS 1000 /* for the result of a round that others have taken in already */
+
 void rg_dl_pieces(rg_diloco_t *d, uint32_t p, rg_dl_piece_fn fn, void *arg) {
     const rg_dl_fragment_t *f = &d->fragment[p];
     uint64_t at = f->at;
@@ -387,9 +389,21 @@ rg_status_t rg_diloco_step(rg_diloco_t *d, uint64_t tokens, rg_diloco_result_t *
     return end(d, result, &res, since);
 }
 
+/* A round that was decided after this member's time was over is taken in, with the boundary that the others passed
+ * after it: operations meet only between the same boundaries. Its result is mostly here by now. One that nobody has
+ * decided is not waited for. */
+static void look_again(rg_diloco_t *d, rg_diloco_result_t *before, rg_diloco_result_t *res) {
+    d->round.timeout_ms = LOOK_MS;
+    rg_dl_send_again(d, RG_DL_HERE);
+    rg_dl_take_in(d, before);
+    d->round.timeout_ms = d->c.timeout_ms;
+    if (!d->q_open) boundary(d, res);
+}
+
 /* All members come to the round that the first of them has begun. 0: they do not know which it is, all alike. One that
  * cannot come so far says why; the others learn of it from the rounds that follow, for its place is another one. */
 static int meet(rg_diloco_t *d, rg_diloco_result_t *before, rg_diloco_result_t *res) {
+    if (d->q_open) look_again(d, before, res);
     uint64_t mine = d->q_open ? d->q_next : d->q_next - 1, last = 0;
     rg_opts_t o = RG_OPTS_INIT;
     o.tag = d->c.tag;

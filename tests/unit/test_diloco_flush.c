@@ -161,3 +161,31 @@ Test(diloco_flush, by_quorum_one_has_begun_a_round_alone__all_come_to_it__ok, .t
     rg_diloco_config_t c = config(RG_DILOCO_DECOUPLED, 0, 2);
     rig_run(3, "inproc", NULL, one_ahead, &c);
 }
+
+/* The same, but the others come to that round before they flush, and take it in. */
+static int one_gave_up(rig_member_t *m, void *arg) {
+    rg_diloco_config_t c = *(const rg_diloco_config_t *)arg;
+    static _Thread_local model_t o;
+    rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+    if (m->index == 2) c.timeout_ms = 200;
+    if (begin(m, &o, &c)) return 1;
+    for (uint32_t k = 1; k <= c.every; k++) {
+        int last = k == c.every;
+        if (last && m->index != 2 && rig_gate(m, 0, m->rig->n)) return 1;
+        train(m, &o);
+        rg_status_t st = rg_diloco_step(o.d, 1, &r);
+        RIG_NEED(m, st == (last && m->index == 2 ? RG_ERR_TIMEOUT : RG_OK), "step %u: %s: %s", k, rg_status_name(st),
+                 r.text);
+    }
+    o.d->c.timeout_ms = 20000;
+    if (m->index == 2) rig_pass(m, 0);
+    if (rig_gate(m, 1, m->rig->n)) return 1;
+    double want = 0;
+    for (uint32_t k = 0; k < m->rig->n; k++) want -= (double)c.every * (double)way(k) / m->rig->n;
+    return flush(m, &o, want);
+}
+
+Test(diloco_flush, by_quorum_one_gave_up_a_round_that_was_decided__takes_it_in_first__ok, .timeout = 60) {
+    rg_diloco_config_t c = config(RG_DILOCO_DECOUPLED, 0, 2);
+    rig_run(3, "inproc", NULL, one_gave_up, &c);
+}
