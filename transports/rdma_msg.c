@@ -183,11 +183,16 @@ void rgr_probe(rg_tp_t *tp, rgr_side_t *s) {
     if (s->sq_n < RGR_SQ) (void)hand_over(tp, s, &wr, (rgr_work_t){ .slot = RGR_NO_SLOT });
 }
 
+/* Nobody reads by it any more, or was ever told of it. */
+static void window_spent(rgr_side_t *s, rgr_out_t *o) {
+    if (!o->window) return;
+    o->window->next = s->spent;
+    s->spent = o->window;
+    o->window = NULL;
+}
+
 static void out_free(rg_tp_t *tp, rgr_side_t *s, rgr_out_t *o) {
-    if (o->window) {
-        o->window->next = s->spent;
-        s->spent = o->window;
-    }
+    window_spent(s, o);
     rgr_mem_put(tp, o->mem);
     free(o);
 }
@@ -440,9 +445,7 @@ static void fenced_out_answered(rg_tp_t *tp, rgr_side_t *s, uint32_t sid) {
     rgr_out_t *o = s->fenced.first;
     while (o && o->sid != sid) o = o->next;
     if (!o || !o->window) return;
-    o->window->next = s->spent;
-    s->spent = o->window;
-    o->window = NULL;
+    window_spent(s, o);
     fenced_out_ended(tp, s, o);
 }
 
@@ -452,6 +455,7 @@ static const char *on_answer(rg_tp_t *tp, rgr_side_t *s, const rgr_head_t *h) {
         if (o->sid != h->sid) continue;
         if (h->type == RGR_GOT && !o->window) return "it has read what it had no key to";
         list_take(&s->asked, at);
+        window_spent(s, o); /* it has been read, or comes in pieces */
         o->rid = h->rid;
         o->step = h->step;
         if (h->type == RGR_GOT) list_add(&s->ending, o);
@@ -660,6 +664,7 @@ static void cancel_list(rg_tp_t *tp, rgr_side_t *s, rgr_list_t *l, uint64_t belo
             continue;
         }
         rgr_out_t *o = list_take(l, at);
+        if (l == &s->queue) window_spent(s, o); /* it has not been announced, so no answer will come */
         if (!o->fenced) {
             tp->box.n_ops--;
             rg_mbox_push(&tp->box, RG_TP_FAILED, st, s->index, o->s.cookie, NULL);
