@@ -97,7 +97,8 @@ rg_diloco_variant_t rg_diloco_variant_by_name(const char *name);
 
 typedef struct rg_diloco rg_diloco_t;
 
-/* Errors: INVALID (the text names the field), NOMEM. */
+/* config NULL: what rg_diloco_profile() gives for RG_DILOCO_PLAIN. Errors: INVALID (the text names the field), NOMEM.
+ */
 rg_status_t rg_diloco_create(const rg_diloco_config_t *config, rg_diloco_t **out, rg_error_t *err);
 
 /* Stops, and frees: the tensors are still there until then, for what is in flight is merged. NULL is fine. */

@@ -107,11 +107,14 @@ void rg_quorum_destroy(rg_quorum_t *q);
  * Gives `in` to this member's next round and waits until that is decided; out then has the result. in NULL: gives
  * nothing, takes the result. in == out works. input and result may be NULL. timeout_ms 0: the configuration's
  * op_timeout_ms.
- * Errors: TIMEOUT (not decided yet: go on waiting with rg_quorum_wait(); what was given counts), NO_QUORUM (everybody
- * came, and fewer than K gave something: the round is over, on all members alike), RESOURCE (the round was decided, and
- * its result is not kept any more: bring the program's state up to date and go on with rg_quorum_seek()), MISMATCH
- * (members have different configurations), INVALID, NOMEM, and those of a group that is over. out is written on success
- * only. One thread at a time for one rg_quorum_t. */
+ * Errors: TIMEOUT (not decided yet: go on waiting with rg_quorum_wait(), now or after other work; what was given
+ * counts, so this round cannot be left out: a program that wants to do without it destroys the reduction), NO_QUORUM
+ * (everybody came, and fewer than K gave something: the round is over, on all members alike), RESOURCE (the round was
+ * decided, and its result is not kept any more: bring the program's state up to date and go on with rg_quorum_seek()),
+ * MISMATCH (members have called with different configurations: the text names one. One whose configuration is not that
+ * of the first member gets it with every call; all others get it for the round that was open, which is over then. What
+ * was decided before stays), INVALID, NOMEM, and those of a group that is over. out is written on success only. One
+ * thread at a time for one rg_quorum_t. */
 rg_status_t rg_quorum_reduce(rg_quorum_t *q, const void *in, void *out, const rg_quorum_input_t *input,
                              uint32_t timeout_ms, rg_quorum_result_t *result);
 
@@ -122,7 +125,7 @@ rg_status_t rg_quorum_wait(rg_quorum_t *q, void *out, uint32_t timeout_ms, rg_qu
 rg_status_t rg_quorum_test(rg_quorum_t *q, void *out, rg_quorum_result_t *result);
 
 /* This member's next call is for that round. What it carried for a next round is dropped. INVALID: 0, or a round that
- * was begun is not taken yet. */
+ * was begun is not taken yet, also after TIMEOUT. */
 rg_status_t rg_quorum_seek(rg_quorum_t *q, uint64_t round);
 
 #ifdef __GNUC__

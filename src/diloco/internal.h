@@ -33,6 +33,7 @@ typedef struct rg_dl_round {
     void *between_arg;
     /* out */
     int included;    /* this member's share is in it */
+    int decided;     /* by quorum: as a success or not */
     uint64_t newest; /* round that is known to be decided */
     rg_status_t st;
     uint32_t contributors, retries;

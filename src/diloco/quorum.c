@@ -71,6 +71,7 @@ void rg_dl_quorum_round(rg_dl_round_t *r, int give) {
     else r->st = rg_quorum_reduce(r->q, give ? r->scaled : NULL, r->avg, &in, r->timeout_ms, &res);
     r->included = res.included != 0;
     r->newest = res.newest;
+    r->decided = res.decided_by != 0;
     r->contributors = res.contributors;
     r->all_weight = res.weight_sum;
     r->all_tokens = r->included ? r->tokens : 0;

@@ -226,7 +226,7 @@ void rg_dl_take_in(rg_diloco_t *d, rg_diloco_result_t *res) {
         note(res, st, "fragment %u: the outer step would not be finite; a smaller lr, or fewer steps between rounds",
              p);
     }
-    if (r->q && (st == RG_OK || st == RG_ERR_INVALID)) { /* decided, be it as a failure */
+    if (r->q && r->decided) { /* be it as a failure */
         rg_dl_quorum_passed(d);
         if (st == RG_OK) rg_dl_settle(d);
     }

@@ -261,6 +261,7 @@ static void pull_came(rg_quorum_t *q, rg_place_t *p, const rg_sask_t *ask, const
     rg_shead_get(&h, bytes);
     if (h.terms != q->terms) return;
     uint64_t now = rg_service_now(&q->port);
+    p->differs = p->differed = 0;
     if (h.round > q->open) p->ahead = h.round;
     if (h.round + 1 == q->open && rg_tally_forgives(&q->tally, q->prev_kth_ns, now)) p->seat.lagging = 0;
     p->again_ns = 0;
@@ -320,6 +321,59 @@ static void collect(rg_quorum_t *q, uint64_t now, uint64_t *at) {
         }
         if (!p->pulling && p->again_ns < *at) *at = p->again_ns;
     }
+}
+
+/* ---- Other configurations ---------------------------------------------------------------------------------------- */
+
+/* A member that has called, and is told here that its configuration is another one, is asked back before that counts:
+ * one question of other terms may have been under way while the reduction was made anew. */
+void rg_decide_doubt(rg_quorum_t *q, uint64_t peer) {
+    rg_place_t *p = q->leader == q->self ? place_of(q, peer) : NULL;
+    if (p && !p->doubtful) p->doubtful = 1;
+}
+
+/* Refused: it has no such reduction any more, for its call has failed. */
+void rg_decide_doubt_answered(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes, int refused) {
+    rg_place_t *p = place_of(q, peer);
+    rg_shead_t h = { 0 };
+    if (!p || p->doubtful != 2) return;
+    p->doubtful = 0;
+    if (bytes) rg_shead_get(&h, bytes);
+    if (bytes ? h.terms == q->terms : !refused) return;
+    p->differs = p->differed = 1;
+}
+
+void rg_decide_alike(rg_quorum_t *q, uint64_t peer) {
+    rg_place_t *p = place_of(q, peer);
+    if (p) p->differs = p->differed = 0;
+}
+
+static void ask_doubtful(rg_quorum_t *q, uint64_t now, uint64_t *at) {
+    const rg_sask_t ask = { .kind = RG_SASK_NEWS, .terms = q->terms, .off = NEWS_TELL };
+    for (uint32_t i = 0; i < q->n_places; i++) {
+        rg_place_t *p = &q->places[i];
+        if (p->doubtful != 1) continue;
+        if (rg_service_ask(&q->port, p->seat.id, &ask, RG_SERVICE_HEAD)) p->doubtful = 2;
+        else if (now + RG_QUORUM_AGAIN_NS < *at) *at = now + RG_QUORUM_AGAIN_NS;
+    }
+}
+
+/* Somebody has called with another configuration, and somebody without: the round that is open is an error for all. It
+ * waits for the latter, so that one that calls again and again uses up no rounds. */
+static int mismatched(const rg_quorum_t *q) {
+    int differed = 0, came = 0;
+    for (uint32_t i = 0; i < q->n_places; i++) {
+        differed |= q->places[i].differed;
+        came |= q->places[i].seat.arrived;
+    }
+    return differed && came;
+}
+
+/* All others have another configuration: nobody is there who could keep a result, or decide otherwise. */
+static int nobody_alike(const rg_quorum_t *q) {
+    for (uint32_t i = 0; i < q->n_places; i++)
+        if (q->places[i].seat.id != q->self && !q->places[i].differs) return 0;
+    return 1;
 }
 
 /* ---- Deciding ---------------------------------------------------------------------------------------------------- */
@@ -408,6 +462,7 @@ static int decide(rg_quorum_t *q, rg_status_t st, uint64_t now) {
     for (uint32_t i = 0; i < q->n_places; i++) {
         rg_place_t *p = &q->places[i];
         d->e[i] = (rg_qentry_t){ .id = p->seat.id, .came = (uint32_t)p->seat.arrived };
+        if (p->differed) d->e[i].came = RG_QUORUM_DIFFERS;
         if (st != RG_OK || !p->seat.taken) continue;
         d->e[i].contributes = 1;
         d->e[i].version = p->version;
@@ -421,6 +476,7 @@ static int decide(rg_quorum_t *q, rg_status_t st, uint64_t now) {
         rg_tally_close(&q->places[i].seat);
         unload(&q->places[i]);
         q->places[i].again_ns = 0;
+        q->places[i].differed = 0;
     }
     if (q->n_places == 1) q->acked = q->open; /* it is shown, and nobody comes later who could say otherwise */
     q->open++;
@@ -443,9 +499,13 @@ uint64_t rg_decide_step(rg_quorum_t *q, uint64_t now) {
         for (uint32_t i = 0; i < q->n_places; i++) seats[i] = &q->places[i].seat;
         rg_tally_verdict_t v = rg_tally_judge(&q->tally, seats, q->n_places, now, &at);
         if (seats != some) free(seats);
-        again = v != RG_TALLY_WAIT && decide(q, v == RG_TALLY_DECIDE ? RG_OK : RG_ERR_NO_QUORUM, now);
-        if (v != RG_TALLY_WAIT && !again) return now + RG_QUORUM_AGAIN_NS;
+        rg_status_t st = v == RG_TALLY_DECIDE ? RG_OK : RG_ERR_NO_QUORUM;
+        int over = v != RG_TALLY_WAIT || mismatched(q);
+        again = over && decide(q, mismatched(q) ? RG_ERR_MISMATCH : st, now);
+        if (over && !again) return now + RG_QUORUM_AGAIN_NS;
     }
+    if (nobody_alike(q)) q->acked = q->open - 1;
+    ask_doubtful(q, now, &at);
     answer_held(q);
     return at;
 }

@@ -26,6 +26,24 @@ static void finish(rg_quorum_t *q, rg_status_t st, rg_decided_t *d, const char *
     rg_service_tell(&q->port);
 }
 
+static void finish_decided(rg_quorum_t *q, rg_decided_t *d) {
+    char text[256] = "";
+    unsigned differ = 0;
+    uint64_t who = 0;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if (d->e[i].came != RG_QUORUM_DIFFERS) continue;
+        if (!differ) who = d->e[i].id;
+        differ++;
+    }
+    if (d->status == RG_ERR_NO_QUORUM) snprintf(text, sizeof text, "everybody came, and too few gave something");
+    else if (d->status == RG_ERR_MISMATCH)
+        snprintf(text, sizeof text,
+                 "member %llu has called with another configuration for this id (members that have: %u): all members "
+                 "give the same values, but for first and late",
+                 (unsigned long long)who, differ);
+    finish(q, d->status, d, text);
+}
+
 static void finish_gone(rg_quorum_t *q, uint64_t newest) {
     char text[256];
     snprintf(
@@ -142,7 +160,7 @@ static int fetch_begun(rg_quorum_t *q, const rg_sask_t *ask, const uint8_t *byte
     f->d->epoch = h.epoch;
     f->d->waited_ns = h.kept;
     f->d->weight_sum = h.weight;
-    f->d->status = good ? RG_OK : RG_ERR_NO_QUORUM;
+    f->d->status = good ? RG_OK : h.status == (uint32_t)RG_ERR_MISMATCH ? RG_ERR_MISMATCH : RG_ERR_NO_QUORUM;
     pthread_mutex_lock(&q->lock);
     if (h.version > q->newest) q->newest = h.version;
     pthread_mutex_unlock(&q->lock);
@@ -184,9 +202,12 @@ static void news_came(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes) {
     if (!bytes || !q->waiting || peer != q->leader) return;
     rg_shead_get(&h, bytes);
     if (h.terms != q->terms) {
-        finish(q, RG_ERR_MISMATCH, NULL,
-               "the first member of the group has another configuration for this id: all members give the same values, "
-               "but for first and late");
+        char text[256];
+        snprintf(text, sizeof text,
+                 "the first member of the group (member %llu) has another configuration for this id: all members give "
+                 "the same values, but for first and late",
+                 (unsigned long long)peer);
+        finish(q, RG_ERR_MISMATCH, NULL, text);
         return;
     }
     uint64_t age = h.round - q->gift->round;
@@ -240,6 +261,7 @@ static void tell_news(rg_quorum_t *q, const rg_asked_t *a) {
     else if (a->q.off == NEWS_KEPT && a->q.epoch == q->epoch && q->ready && a->q.round < q->open &&
              a->q.round > q->acked && is_member(q, a->peer))
         q->acked = a->q.round;
+    if (a->q.off == NEWS_TELL && a->q.terms != q->terms) rg_decide_doubt(q, a->peer);
     const rg_shead_t h = { .terms = q->terms,
                            .epoch = q->epoch,
                            .version = q->term,
@@ -328,6 +350,7 @@ static void asked(rg_port_t *p, const rg_asked_t *a) {
     }
     int good = a->q.terms == q->terms && is_member(q, a->peer) && a->q.len == rg_quorum_chunk(q, a->q.off) &&
                a->q.off <= q->bytes && (a->q.kind == RG_SASK_PULL || a->q.cap <= RG_QUORUM_CAP);
+    if (good && a->q.kind == RG_SASK_GET) rg_decide_alike(q, a->peer);
     if (good && (a->q.kind == RG_SASK_GET || a->q.kind == RG_SASK_MORE)) result_wanted(q, a);
     else if (good && a->q.kind == RG_SASK_PULL && a->peer == q->leader && a->q.off == 0) pulled(q, a);
     else if (good && a->q.kind == RG_SASK_DATA && q->gift && q->gift->round == a->q.round) answer_gift(q, a, a->q.off);
@@ -339,8 +362,10 @@ static void answered(rg_port_t *p, uint64_t peer, const rg_sask_t *ask, const ui
     see_view(q);
     if (bytes) sign_of_life(q, peer);
     if (ask->kind == RG_SASK_GET || ask->kind == RG_SASK_MORE) fetched(q, ask, bytes, refused);
-    else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_TELL) news_came(q, peer, bytes);
-    else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_PING) heard(q, peer, bytes);
+    else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_TELL) {
+        rg_decide_doubt_answered(q, peer, bytes, refused);
+        news_came(q, peer, bytes);
+    } else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_PING) heard(q, peer, bytes);
     else if (ask->kind == RG_SASK_NEWS && ask->off == NEWS_KEPT) return;
     else rg_decide_answered(q, peer, ask, bytes, refused);
 }
@@ -383,8 +408,7 @@ static void fetch_wanted(rg_quorum_t *q, uint64_t now, uint64_t *at) {
 
 static void await_result(rg_quorum_t *q, uint64_t now, uint64_t *at) {
     rg_decided_t *d = q->waiting ? rg_quorum_kept(q, q->gift->round) : NULL;
-    if (d && (q->leader != q->self || rg_decide_may_show(q, d->round)))
-        finish(q, d->status, d, d->status == RG_OK ? "" : "everybody came, and too few gave something");
+    if (d && (q->leader != q->self || rg_decide_may_show(q, d->round))) finish_decided(q, d);
     else if (d) rg_decide_ask_acks(q, now, at);
     else if (q->waiting && q->leader == q->self && q->ready && q->gift->round < q->open) finish_gone(q, q->open - 1);
     if (q->leader != q->self) fetch_wanted(q, now, at);

@@ -155,6 +155,15 @@ static rg_status_t refuse(rg_quorum_t *q, rg_status_t st, const char *fmt, ...) 
     return st;
 }
 
+/* OK while there is a group whose members could decide anything. */
+static rg_status_t group_state(rg_quorum_t *q) {
+    rg_group_t *g = q->port.sv->g;
+    rg_lock(g);
+    rg_status_t st = g->phase == RG_PHASE_MEMBER ? RG_OK : g->over != RG_OK ? g->over : RG_ERR_CLOSED;
+    rg_unlock(g);
+    return st;
+}
+
 static rg_status_t usable(rg_quorum_t *q) {
     if (!q) return RG_ERR_INVALID;
     if (q->port.sv->dead) return RG_ERR_CLOSED;
@@ -183,7 +192,7 @@ static void fill(rg_quorum_t *q, rg_gift_t *g, const void *in) {
 }
 
 static int too_old(const rg_quorum_t *q, uint64_t version) {
-    return q->c.stale_max && version + q->c.stale_max < q->round;
+    return q->c.stale_max && version < q->round && q->round - version > q->c.stale_max;
 }
 
 rg_status_t rg_quorum_begin(rg_quorum_t *q, const void *in, const rg_quorum_input_t *input) {
@@ -192,9 +201,12 @@ rg_status_t rg_quorum_begin(rg_quorum_t *q, const void *in, const rg_quorum_inpu
     rg_status_t st = usable(q);
     if (st != RG_OK) return st;
     if (i->size != sizeof *i) return refuse(q, RG_ERR_INVALID, "input is not initialised: use RG_QUORUM_INPUT_INIT");
-    if (q->begun)
+    if (q->begun) {
+        st = group_state(q);
+        if (st != RG_OK) return refuse(q, st, "the group is over for this process");
         return refuse(q, RG_ERR_INVALID, "round %llu was begun; take its result with rg_quorum_wait first",
                       (unsigned long long)q->round);
+    }
     double weight = !in ? 0 : i->weighted ? i->weight : 1;
     if (weight != 0 && !rg_quorum_weight_ok(weight))
         return refuse(q, RG_ERR_INVALID, "weight %g: it must be 0, or from %g to %g", weight, RG_QUORUM_WEIGHT_MIN,
@@ -342,8 +354,8 @@ rg_status_t rg_quorum_wait(rg_quorum_t *q, void *out, uint32_t timeout_ms, rg_qu
     } else if (st == RG_OK) {
         st = RG_ERR_TIMEOUT;
         snprintf(r.text, sizeof r.text,
-                 "not decided within %u ms, for lack of contributors or of the first member, "
-                 "which decides; wait again, or go on without",
+                 "not decided within %u ms, for lack of contributors or of the first member, which decides; what was "
+                 "given counts: call rg_quorum_wait again, now or later, or destroy the reduction to do without it",
                  ms);
     } else {
         end_round(q, 0, 0);

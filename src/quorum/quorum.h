@@ -57,6 +57,9 @@ typedef struct rg_place {
     void *data; /* its contribution; the decider's own is in its gift */
     uint64_t version;
     double weight;
+    int doubtful; /* it says that it has another configuration: to be asked (1), asked (2) */
+    int differs;  /* it has, as it says when it is asked */
+    int differed; /* and it has called in the round that is open, or before it */
 } rg_place_t;
 
 /* A result that is being fetched. */
@@ -172,6 +175,9 @@ int rg_decide_term_of(const rg_quorum_t *q, uint64_t id, uint64_t term);
 void rg_decide_ask_acks(rg_quorum_t *q, uint64_t now, uint64_t *at); /* the news that a result is there was lost */
 void rg_decide_acked(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes);
 int rg_decide_may_show(const rg_quorum_t *q, uint64_t round);
+void rg_decide_doubt(rg_quorum_t *q, uint64_t peer); /* it has called, with other terms */
+void rg_decide_alike(rg_quorum_t *q, uint64_t peer); /* it asks for a result, with these terms */
+void rg_decide_doubt_answered(rg_quorum_t *q, uint64_t peer, const uint8_t *bytes, int refused);
 int rg_decide_position(const rg_quorum_t *q); /* of this member among those that are not the leader; -1: none */
 
 #endif

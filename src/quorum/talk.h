@@ -59,9 +59,10 @@ void rg_shead_get(rg_shead_t *h, const uint8_t from[RG_SERVICE_HEAD]);
 typedef struct rg_qentry {
     uint64_t id, version;
     double weight;
-    uint32_t came, contributes;
+    uint32_t came, contributes; /* came: RG_QUORUM_DIFFERS: with another configuration */
 } rg_qentry_t;
 #define RG_QUORUM_ENTRY 32u
+#define RG_QUORUM_DIFFERS 2u
 
 void rg_entries_put(const rg_qentry_t *e, uint32_t n, uint8_t *to);
 void rg_entries_get(rg_qentry_t *e, uint32_t n, const uint8_t *from);

@@ -962,6 +962,7 @@ Test(diloco, calls__wrong_arguments__told) {
     rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
     cr_assert_eq(rg_diloco_create(NULL, NULL, &err), RG_ERR_INVALID);
     cr_assert_eq(rg_diloco_create(NULL, &d, &err), RG_OK);
+    cr_assert(d->c.variant == RG_DILOCO_PLAIN && d->c.every == 500 && d->c.lr == 0.7f, "the defaults of plain");
     cr_assert_eq(rg_diloco_start(d, NULL, &err), RG_ERR_INVALID);
     cr_assert_eq(rg_diloco_step(d, 1, &r), RG_ERR_INVALID);
     cr_assert(strstr(r.text, "rg_diloco_start"), "%s", r.text);

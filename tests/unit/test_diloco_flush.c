@@ -189,3 +189,31 @@ Test(diloco_flush, by_quorum_one_gave_up_a_round_that_was_decided__takes_it_in_f
     rg_diloco_config_t c = config(RG_DILOCO_DECOUPLED, 0, 2);
     rig_run(3, "inproc", NULL, one_gave_up, &c);
 }
+
+/* ---- Other configurations -------------------------------------------------------------------------------------- */
+
+/* The round is over for those who agree: they come to the next one, and to its end, together. */
+static int differs(rig_member_t *m, void *arg) {
+    model_t o;
+    rg_diloco_config_t c;
+    (void)arg;
+    rg_diloco_profile(RG_DILOCO_PLAIN, &c);
+    c.every = 8;
+    c.wire = (rg_wire_t)0;
+    c.quorum = 3;
+    c.grace_ms = m->index == 1 ? 2 : 1;
+    if (begin(m, &o, &c)) return 1;
+    for (uint64_t s = 1; s <= 16; s++) {
+        rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+        rg_status_t st = rg_diloco_step(o.d, 100, &r), want = s % 8 ? RG_OK : RG_ERR_MISMATCH;
+        RIG_NEED(m, st == want, "step %llu: %s: %s", (unsigned long long)s, rg_status_name(st), r.text);
+        if (s == 8 && rig_gate(m, 1, 3)) return 1;
+    }
+    if (rig_gate(m, 2, 3)) return 1;
+    rg_diloco_destroy(o.d);
+    return 0;
+}
+
+Test(diloco_flush, by_quorum_another_configuration__mismatch_everywhere, .timeout = 60) {
+    rig_run(3, "inproc", NULL, differs, NULL);
+}

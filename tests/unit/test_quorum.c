@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -393,26 +394,77 @@ Test(quorum, results_no_longer_kept__resource_then_seek__goes_on) {
     free(c);
 }
 
+static int names(const rg_quorum_result_t *r, uint64_t id) {
+    char text[64];
+    snprintf(text, sizeof text, "member %llu ", (unsigned long long)id);
+    return strstr(r->text, text) != NULL;
+}
+
+/* Rank 1 calls with another count, before the others or after them; then with theirs. */
 static int differs(rig_member_t *m, void *arg) {
-    rg_quorum_config_t c = *(rg_quorum_config_t *)arg;
+    const rg_quorum_config_t *all = arg;
+    rg_quorum_config_t c = *all;
     rg_quorum_t *q;
     rg_quorum_result_t r = RG_QUORUM_RESULT_INIT;
-    float x[8] = { 1 }, out[8];
-    if (m->index == 1) c.count = 8;
+    float x[8] = { 1 }, out[8] = { 0 };
+    uint64_t one;
+    int before = c.at_least == 3, other = m->index == 1;
+    RIG_OK(m, rg_group_member(m->g, 1, &one));
+    if (other) c.count = 8;
     RIG_OK(m, rg_quorum_create(m->g, &c, &q, NULL));
+    if (other != before && rig_gate(m, 0, 3)) return 1;
     rg_status_t st = rg_quorum_reduce(q, x, out, NULL, 0, &r);
-    RIG_NEED(m, st == (m->index == 1 ? RG_ERR_MISMATCH : RG_OK), "%s: %s", rg_status_name(st), r.text);
-    if (rig_gate(m, 0, 3)) return 1;
+    RIG_NEED(m, st == (other || before ? RG_ERR_MISMATCH : RG_OK), "%s: %s", rg_status_name(st), r.text);
+    RIG_NEED(m, !before || (out[0] == 0 && names(&r, one) == !other), "%g: %s", (double)out[0], r.text);
+    if (other == before && rig_gate(m, 0, 3)) return 1;
+    if (rig_gate(m, 1, 3)) return 1;
+    if (other) {
+        rg_quorum_destroy(q);
+        RIG_OK(m, rg_quorum_create(m->g, all, &q, NULL));
+        st = rg_quorum_reduce(q, x, out, NULL, 0, &r); /* what it was for the others */
+        RIG_NEED(m, st == (before ? RG_ERR_MISMATCH : RG_OK) && r.round == 1, "%s: %s", rg_status_name(st), r.text);
+        RIG_NEED(m, r.contributors == (before ? 0 : 2) && names(&r, one) == before, "%s", r.text);
+    }
+    if (rig_gate(m, 2, 3)) return 1;
+    RIG_OK(m, rg_quorum_reduce(q, x, out, NULL, 0, &r));
+    RIG_NEED(m, r.round == 2 && r.contributors == c.at_least, "%u contribute", r.contributors);
+    if (rig_gate(m, 3, 3)) return 1;
     rg_quorum_destroy(q);
     return 0;
 }
 
-Test(quorum, another_count_on_one_member__mismatch_there_alone) {
+static void run_differs(uint32_t at_least) {
     rg_quorum_config_t c = RG_QUORUM_CONFIG_INIT;
     c.count = 4;
-    c.at_least = 2;
+    c.at_least = at_least;
     rig_run(3, "tcp", NULL, differs, &c);
 }
+
+Test(quorum, another_count_on_one_member__mismatch_everywhere_until_it_is_mended) { run_differs(3); }
+Test(quorum, another_count_on_one_member__what_was_decided_before_it_called__stays) { run_differs(2); }
+
+static int high_version(rig_member_t *m, void *arg) {
+    rg_quorum_config_t c = RG_QUORUM_CONFIG_INIT;
+    rg_quorum_input_t in = RG_QUORUM_INPUT_INIT;
+    rg_quorum_result_t r = RG_QUORUM_RESULT_INIT;
+    rg_quorum_t *q;
+    float x = 1, out = 0;
+    (void)arg;
+    c.count = c.at_least = 1;
+    c.stale_max = 5;
+    c.first = 10;
+    RIG_OK(m, rg_quorum_create(m->g, &c, &q, NULL));
+    in.version = UINT64_MAX;
+    RIG_OK(m, rg_quorum_reduce(q, &x, &out, &in, 0, &r));
+    RIG_NEED(m, r.included && r.version_max == UINT64_MAX, "%llu", (unsigned long long)r.version_max);
+    in.version = 6; /* 5 older than round 11 */
+    RIG_OK(m, rg_quorum_reduce(q, &x, &out, &in, 0, &r));
+    RIG_NEED(m, rg_quorum_reduce(q, &x, &out, &in, 0, &r) == RG_ERR_NO_QUORUM, "6 older than round 12: %s", r.text);
+    rg_quorum_destroy(q);
+    return 0;
+}
+
+Test(quorum, version__the_highest_there_is__is_not_old) { rig_run(1, "inproc", NULL, high_version, NULL); }
 
 static int refusals(rig_member_t *m, void *arg) {
     (void)arg;
@@ -458,6 +510,7 @@ static int refusals(rig_member_t *m, void *arg) {
     RIG_NEED(m, rg_quorum_seek(q, 9) == RG_ERR_INVALID && strstr(rig_errmsg(m), "was begun"), "%s", rig_errmsg(m));
     RIG_OK(m, rg_quorum_wait(q, &x, 0, &r));
     RIG_NEED(m, !r.text[0], "a text with a result: %s", r.text);
+    RIG_OK(m, rg_quorum_begin(q, &x, NULL)); /* its result cannot be taken by calling again, but the group is over */
     rg_group_abort(m->g);
     RIG_NEED(m, rg_quorum_reduce(q, &x, &x, NULL, 0, NULL) == RG_ERR_ABORTED, "the group is over");
     rg_group_destroy(m->g);
