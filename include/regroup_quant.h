@@ -104,7 +104,8 @@ rg_status_t rg_quant_decode_add(rg_wire_t wire, const void *bytes, uint64_t n, f
 
 /* How far any decoded element may be from what was encoded, from the scales in the wire form: half a step where
  * rounding was to nearest, a whole one where it was stochastic. For RG_WIRE_TERNARY with a given scale it holds for
- * elements that are not beyond the scale. -1 for an unknown wire form. */
+ * elements that are not beyond the scale, for RG_WIRE_F16 up to 65504, for RG_WIRE_I4 and RG_WIRE_I2 for those that a
+ * scale of 65504 reaches. -1 for an unknown wire form. */
 double rg_quant_bound(const rg_quant_t *q, const void *bytes, uint64_t n);
 
 /* ---- Collectives ---------------------------------------------------------------------------------------------------

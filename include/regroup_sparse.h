@@ -184,8 +184,9 @@ typedef struct rg_sparse_how {
      * F32 then. What a member says is what its values decode to, in blocks along its list; the sum of it is encoded
      * once, by whom it was added up, and everybody, that one too, takes what it decodes to: all members get the same
      * bits. They depend on the algorithm, as everybody's lists to everybody (GATHER, and BY_SIZE of two members) are
-     * quantised once, all others twice. A value, or a sum, that is not finite is INVALID everywhere, naming the rank,
-     * without RG_QUANT_SATURATE. The wire form is equal on all members, the seed need not be. */
+     * quantised once, all others twice. Without RG_QUANT_SATURATE a value, or a sum, that is not finite is INVALID
+     * everywhere; the text names the rank that has it (of sums that are not encoded again: none). Lists of another type
+     * are NOTSUP everywhere. The wire form is equal on all members, the seed need not be. */
     const rg_quant_t *quant;
 
     /* What was left out, for this member to add to what it says next (error feedback): of each element of `in` that is
@@ -215,7 +216,9 @@ rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, 
                                  const rg_sparse_how_t *how, const rg_opts_t *opts);
 
 /* With how->quant: how far a value of the last successful result may be from what it would be without; the same on all
- * members. By f32 arithmetic itself it is off as any sum is. 0 before the first, and without. */
+ * members. As that of rg_quant_bound() it does not cover values, or sums, that the wire form cannot hold: beyond 65504
+ * for RG_WIRE_F16, beyond what a scale of 65504 reaches for RG_WIRE_I4 and RG_WIRE_I2, beyond a scale that is given for
+ * RG_WIRE_TERNARY. Nor does it cover what RG_QUANT_SATURATE replaces. By f32 arithmetic itself it is off as any sum is. 0 before the first, and without. */
 double rg_sparse_bound(const rg_sparse_reducer_t *z);
 
 /* ---- Elements that a seed chooses -----------------------------------------------------------------------------------

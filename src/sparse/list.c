@@ -28,6 +28,7 @@ const char *rg_flaw_text(rg_flaw_t flaw) {
     case RG_FLAW_REST:
         return "a rest that is no list of the same length and type, is of blocks, or has room for fewer values than "
                "the input has";
+    case RG_FLAW_TYPE: return "values that are not quantised on their way: those of float32 are";
     case RG_FLAW_FINITE: return "a value that is not finite; RG_QUANT_SATURATE would replace it";
     case RG_FLAW_BYTES: return "received what no member of this version sends";
     default: return "nothing wrong";

@@ -34,6 +34,7 @@ typedef enum rg_flaw {
     RG_FLAW_MEMORY, /* of the member, not of the list */
     RG_FLAW_ROOM,   /* no room for a dense result */
     RG_FLAW_REST,   /* what is left out has no room */
+    RG_FLAW_TYPE,   /* of values that are to be quantised */
     RG_FLAW_FINITE, /* of values that are to be quantised, or of their sums */
     RG_FLAW_BYTES   /* what arrived was not made by this library */
 } rg_flaw_t;

@@ -8,6 +8,7 @@
 #include "sparse/list.h"
 #include "sparse/reducer.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -290,8 +291,10 @@ static rg_status_t judge_heads(job_t *j) {
             st = rg_frame_refuse(&j->f,
                                  flaw == RG_FLAW_MEMORY ? RG_ERR_NOMEM
                                  : flaw == RG_FLAW_ROOM ? RG_ERR_CAPACITY
+                                 : flaw == RG_FLAW_TYPE ? RG_ERR_NOTSUP
                                                         : RG_ERR_INVALID,
-                                 "%s: rank %u has %s", j->f.name, r, rg_flaw_text(flaw));
+                                 "%s of %s: rank %u has %s", j->f.name, rg_dtype_name(j->in->dtype), r,
+                                 rg_flaw_text(flaw));
         if (flaw == RG_FLAW_ROOM) j->total = j->in->n;
     }
     if (st == RG_OK && (uint32_t)cuts != 0 && !j->gather) return RG_AGAIN;
@@ -678,10 +681,25 @@ static void write_result(job_t *j, const rg_merged_t *m) {
     if (is_long(j) && !j->gather) make_cuts(j);
 }
 
+/* Sums of quantised values that nobody encodes again are looked at here, as encoding looks at all others. All members
+ * have the same. 0: one is not finite, and is not to be made so. */
+static int sums_finite(const job_t *j) {
+    float *v = (float *)(void *)j->part.val;
+    for (uint64_t i = 0; j->q != NULL && i < j->part.n; i++) {
+        if (isfinite(v[i])) continue;
+        if (!(j->q->flags & RG_QUANT_SATURATE)) return 0;
+        v[i] = isnan(v[i]) ? 0.0f : copysignf(FLT_MAX, v[i]);
+    }
+    return 1;
+}
+
 /* Everybody has everybody's list. */
 static rg_status_t gathered(job_t *j, rg_flaw_t arrived) {
     if (arrived != RG_FLAW_NONE)
         return rg_frame_refuse(&j->f, RG_ERR_PROTOCOL, "%s: %s", j->f.name, rg_flaw_text(arrived));
+    if (!sums_finite(j))
+        return rg_frame_refuse(&j->f, RG_ERR_INVALID, "%s: the sums of all %u ranks have %s", j->f.name, j->f.n,
+                               rg_flaw_text(RG_FLAW_FINITE));
     j->found = j->part.n;
     rg_status_t st = fits(j);
     if (st == RG_OK) write_result(j, &j->part);
@@ -743,6 +761,7 @@ static rg_flaw_t look_finite(const job_t *j) {
 static rg_flaw_t look(job_t *j) {
     const rg_sparse_t *in = j->in;
     rg_flaw_t flaw = rg_list_form(in);
+    if (flaw == RG_FLAW_NONE && j->q != NULL && in->dtype != RG_F32) flaw = RG_FLAW_TYPE;
     if (flaw != RG_FLAW_NONE) return flaw;
     rg_sparse_t to = *j->to;
     to.values = to.index == RG_INDEX_DENSE ? to.n : to.values < to.n ? to.values : to.n;
@@ -801,9 +820,6 @@ rg_status_t rg_sparse_run(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_spar
     if (in == NULL || in->size != sizeof *in || out == NULL || out->size != sizeof *out)
         return rg_refuse(z->g, RG_ERR_INVALID, "%s: in or out is not initialised: use RG_SPARSE_INIT", j.f.name);
     j.q = j.how.quant;
-    if (j.q != NULL && in->dtype != RG_F32)
-        return rg_refuse(z->g, RG_ERR_NOTSUP, "%s: values of %s are not quantised on their way; those of float32 are",
-                         j.f.name, rg_dtype_name(in->dtype));
     if (!rg_casts_init(&j.casts, in->dtype)) rg_casts_init(&j.casts, RG_F32);
     j.block = in->index == RG_INDEX_BLOCKS ? rg_sparse_block(in) : 0;
     j.flaw = look(&j);
