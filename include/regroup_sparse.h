@@ -211,14 +211,18 @@ void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z);
  * everywhere alike. A list that is wrong anywhere is INVALID everywhere, naming the rank. The buffers of in and out do
  * not overlap, unless both are dense: then they may be the same. The result is the same on all members, bit for bit,
  * whatever the algorithm, the forms of indices and the timing. A lost member is handled as on_fault says. Of opts, tag,
- * timeout_ms, on_fault and result count; the bytes in the result are those of the whole call. */
+ * timeout_ms, on_fault and result count; the bytes in the result are those of the whole call. Each member goes over the
+ * whole vector several times, 4096 elements at a time, also where nobody has any, and from 262144 elements for each
+ * member on it keeps 4 bytes for each 4096: very long vectors cost time and memory however few elements there are, and
+ * the time limit ends waiting for others, not this work. */
 rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
                                  const rg_sparse_how_t *how, const rg_opts_t *opts);
 
 /* With how->quant: how far a value of the last successful result may be from what it would be without; the same on all
  * members. As that of rg_quant_bound() it does not cover values, or sums, that the wire form cannot hold: beyond 65504
  * for RG_WIRE_F16, beyond what a scale of 65504 reaches for RG_WIRE_I4 and RG_WIRE_I2, beyond a scale that is given for
- * RG_WIRE_TERNARY. Nor does it cover what RG_QUANT_SATURATE replaces. By f32 arithmetic itself it is off as any sum is. 0 before the first, and without. */
+ * RG_WIRE_TERNARY. Nor does it cover what RG_QUANT_SATURATE replaces. By f32 arithmetic itself it is off as any sum is.
+ * 0 before the first, and without. */
 double rg_sparse_bound(const rg_sparse_reducer_t *z);
 
 /* ---- Elements that a seed chooses -----------------------------------------------------------------------------------
@@ -257,9 +261,10 @@ rg_status_t rg_seeded_all_reduce(rg_sparse_reducer_t *z, const void *in, void *o
  * tags may be called at the same time. Requests of one reducer run one after the other, in the order of the calls,
  * which is the same on all members; a call that blocks is INVALID while one of them has not ended. Of `in`, `how` and
  * opts the structures are copied. What they point to, `out` and the reducer belong to the library until the request is
- * waited for; the time limit counts from when its turn comes. Wait for all of them before rg_group_boundary().
- * Destroying a reducer waits for the request that runs; those that have not begun, and all that nobody has waited for,
- * are gone. Errors at once: INVALID, NOMEM, SYSTEM (no thread). */
+ * waited for; the time limit counts from when its turn comes. A request ends with RESOURCE where its member has 512
+ * operations in flight (regroup.h) when one that the request is made of is to begin: keep below that. Wait for all of
+ * them before rg_group_boundary(). Destroying a reducer waits for the request that runs; those that have not begun, and
+ * all that nobody has waited for, are gone. Errors at once: INVALID, NOMEM, SYSTEM (no thread). */
 typedef struct rg_sparse_request rg_sparse_request_t;
 
 rg_status_t rg_sparse_iall_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
