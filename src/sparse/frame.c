@@ -33,7 +33,7 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
     return RG_OK;
 }
 
-static uint64_t hash_of(const uint64_t *ids, uint32_t n) {
+uint64_t rg_frame_members(const uint64_t *ids, uint32_t n) {
     uint64_t h = n;
     for (uint32_t i = 0; i < n && i <= RG_MAX_LINKS; i++) h = rg_frame_mix(h, ids[i]);
     return h;
@@ -44,7 +44,7 @@ rg_status_t rg_frame_shape(rg_frame_t *f) {
     f->poor = 0;
     f->r.text[0] = 0;
     rg_status_t st = rg_shape_ids(f->g, &f->n, &f->rank, &f->epoch, f->ids, RG_MAX_LINKS + 1);
-    if (st == RG_OK) f->members = hash_of(f->ids, f->n);
+    if (st == RG_OK) f->members = rg_frame_members(f->ids, f->n);
     return st;
 }
 
@@ -94,7 +94,7 @@ rg_status_t rg_frame_ended(rg_frame_t *f, rg_status_t st) {
     if (f->start == 0) f->start = f->r.start_ns;
     f->sent += f->r.bytes_sent;
     f->received += f->r.bytes_received;
-    if (st != RG_OK || hash_of(f->ids, f->r.contributors) == f->members) return st;
+    if (st != RG_OK || rg_frame_members(f->ids, f->r.contributors) == f->members) return st;
     return rg_frame_refuse(f, RG_ERR_PEER_LOST,
                            "%s: it was begun for %u members, of whom not all are among the %u that came together: "
                            "somebody was lost or has come; call again",

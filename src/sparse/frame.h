@@ -41,6 +41,7 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
 /* For whom the attempt that begins is. They are told apart from others by f->members, never by the epoch: that changes
  * too when an operation beside this call is cancelled or late, of which nobody is lost. */
 rg_status_t rg_frame_shape(rg_frame_t *f);
+uint64_t rg_frame_members(const uint64_t *ids, uint32_t n);
 
 /* Options for the next operation, with what is left of the call's time. */
 const rg_opts_t *rg_frame_opts(rg_frame_t *f);

@@ -43,7 +43,7 @@ typedef struct verdict {
 struct rg_moves {
     rg_group_t *g;
     uint32_t n, rank, chunks;
-    uint64_t epoch, hash;
+    uint64_t members, hash; /* members: as rg_frame_t says it */
     uint64_t *ids, *bytes;
     uint32_t *owner, *host;
     uint8_t *present;
@@ -165,7 +165,7 @@ static rg_status_t roster(rg_moves_t *m, const uint32_t *given) {
     if (r != NULL) {
         m->n = m->g->told_n = r->n;
         m->rank = r->rank;
-        m->epoch = r->data_epoch;
+        m->members = rg_frame_members(r->ids, r->n);
         m->ids = copy_of(r->ids, r->n * sizeof *m->ids);
         m->host = calloc(r->n, sizeof *m->host);
         if (m->ids == NULL || m->host == NULL) st = RG_ERR_NOMEM;
@@ -182,18 +182,18 @@ static rg_status_t roster(rg_moves_t *m, const uint32_t *given) {
 }
 
 typedef struct plan_head {
-    uint64_t hash, epoch;
+    uint64_t hash, members;
     uint32_t flaw, pad;
 } plan_head_t;
 
 /* All members' heads are the same for everybody. */
 static rg_status_t agree_on_plan(rg_moves_t *m, rg_frame_t *f, const char *flaw) {
-    plan_head_t mine = { m->hash, m->epoch, flaw != NULL, 0 }, *all = calloc(m->n, sizeof *all);
+    plan_head_t mine = { m->hash, m->members, flaw != NULL, 0 }, *all = calloc(m->n, sizeof *all);
     if (all == NULL) return rg_frame_no_memory(f);
     rg_status_t st =
         rg_frame_ended(f, rg_all_gather(m->g, &mine, all, sizeof mine, RG_U8, rg_frame_opts(f), rg_frame_req(f)));
     for (uint32_t r = 0; st == RG_OK && r < m->n; r++)
-        if (all[r].epoch != m->epoch) st = RG_ERR_PEER_LOST;
+        if (all[r].members != m->members) st = rg_frame_apart(f, r);
     for (uint32_t r = 0; st == RG_OK && r < m->n; r++)
         if (all[r].flaw != 0)
             st = rg_refuse(m->g, RG_ERR_INVALID, "%s: the placement of rank %u %s", f->name, r,
@@ -222,7 +222,7 @@ static rg_status_t make(rg_group_t *group, const rg_placement_t *p, const uint32
     const char *flaw = st == RG_OK ? rg_placement_flaw(p, m->n) : NULL;
     if (st == RG_OK && flaw == NULL && !fill(m, p)) st = RG_ERR_NOMEM;
     if (st == RG_OK && flaw == NULL) m->hash = rg_placement_hash(p, m->n, m->host);
-    if (st == RG_OK && m->epoch != f->epoch) st = RG_ERR_PEER_LOST;
+    if (st == RG_OK && m->members != f->members) st = rg_frame_apart(f, m->rank);
     if (st == RG_ERR_NOMEM) st = rg_frame_no_memory(f);
     else if (st == RG_OK) st = agree_on_plan(m, f, flaw);
     if (st != RG_OK) release(m);
@@ -555,15 +555,13 @@ static void go_on(rg_moves_t *m) {
 
 static rg_status_t begin(rg_moves_t *m, const char *name, int reduces, const rg_opts_t *opts) {
     rg_frame_t f;
-    uint64_t epoch;
-    uint32_t n, rank;
     static const rg_result_t none = RG_RESULT_INIT;
     rg_status_t st = rg_frame_open(&f, m->g, name, opts);
-    if (st == RG_OK) st = rg_shape(m->g, &n, &rank, &epoch);
+    if (st == RG_OK) st = rg_frame_shape(&f);
     if (st != RG_OK) return st;
     m->steps = reduces ? &m->reduce : &m->gather;
     m->reduces = reduces;
-    m->broken = epoch != m->epoch;
+    m->broken = f.members != m->members;
     m->worst = m->broken ? RG_ERR_PEER_LOST : RG_OK;
     m->first = m->lost = 0;
     m->deadline = f.deadline;

@@ -306,6 +306,45 @@ static int wrong(rig_member_t *m, void *arg) {
     return rig_gate(m, 9, m->rig->n); /* who goes is lost to those whose last call still runs */
 }
 
+/* A plan goes on where an operation, or a gather of its own, was cancelled: nobody is lost by that. */
+static int after_cancelled(rig_member_t *m, void *arg) {
+    world_t w;
+    held_t h = { { 0 } };
+    rg_moves_t *z = NULL;
+    rg_opts_t o = RG_OPTS_INIT;
+    rg_result_t r = RG_RESULT_INIT;
+    rg_request_t *odd = NULL;
+    (void)arg;
+    o.tag = 9;
+    make_world(&w, m->rig->n, 12, 300000, 4, rig_seed(9));
+    RIG_OK(m, rg_moves_create(m->g, &w.p, NULL, &z));
+    if (m->index == 2) RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
+    RIG_OK(m, rg_barrier(m->g, &o, &odd));
+    if (m->index == 1) RIG_OK(m, rg_cancel(odd));
+    RIG_NEED(m, rg_wait(odd, NULL) == RG_ERR_CANCELLED, "%s", rig_errmsg(m));
+    if (m->index != 2) RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
+    for (int k = 0; k < 13; k++) {
+        hold(&h, &w, m->index);
+        RIG_OK(m, rg_moves_gather(z, h.chunk, NULL));
+        /* At another moment each time. */
+        for (uint64_t until = rig_now() + (uint64_t)k * 30000; k % 2 == 1 && m->index == 0 && rig_now() < until;)
+            continue;
+        if (k % 2 == 1 && m->index == 0) rg_moves_cancel(z);
+        rg_status_t st = rg_moves_wait(z, &r);
+        RIG_NEED(m, st == RG_OK || (k % 2 == 1 && st == RG_ERR_CANCELLED), "gather %d: %s: %s", k, rg_status_name(st),
+                 r.text);
+        for (uint32_t c = 0; st == RG_OK && c < 12; c++)
+            RIG_NEED(m, !h.chunk[c] || right(&h, &w, c), "gather %d: chunk %u is not right", k, c);
+        let_go(&h);
+    }
+    rg_moves_destroy(z);
+    return rig_gate(m, 9, m->rig->n);
+}
+
+Test(moves, gather__after_something_was_cancelled__goes_on, .timeout = 60) {
+    rig_run(4, "inproc", NULL, after_cancelled, NULL);
+}
+
 Test(moves, calls__that_differ_cancel_or_are_late__end_alike, .timeout = 60) {
     rig_run(4, "inproc", NULL, wrong, NULL);
 }
