@@ -10,6 +10,11 @@
  *     for (;;) { ... one optimiser step on w ...; rg_diloco_step(d, tokens, &result); }
  *     rg_diloco_flush(d, &result);                          at the end: all have equal parameters
  *
+ * By quorum a member that was slow takes in the rounds of the others and is moved ahead in the schedule: its place is
+ * then more than the number of its calls. A program that ends after so many steps counts by rg_diloco_stats_t.steps
+ * there, never by its own calls, so that all come to the last round and to the flush together:
+ *     for (rg_diloco_info(d, &is); is.steps < last; rg_diloco_info(d, &is)) { ... rg_diloco_step(d, tokens, &result); }
+ *
  * All members use equal configurations and tensors, and call rg_diloco_step() and rg_diloco_flush() in the same order.
  * The layer calls rg_group_boundary(), so the program does not, and must have no operation of its own pending when it
  * calls the layer. It uses operations of one tag. One thread at a time.
@@ -170,7 +175,8 @@ rg_status_t rg_diloco_reset(rg_diloco_t *d);
 
 typedef struct rg_diloco_stats {
     size_t struct_size;
-    uint64_t steps;             /* place in the schedule: the same on all members */
+    uint64_t steps;             /* place in the schedule: the same on all members. By quorum a member that was slow is
+                                   moved ahead, so that it may be more than the calls of rg_diloco_step() */
     uint64_t rounds;            /* merged since the first anchor, all fragments together */
     uint64_t failed;            /* rounds that this member saw fail */
     uint64_t wait_ns;           /* for which the program was kept, all calls together */

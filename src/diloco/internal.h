@@ -153,6 +153,8 @@ void rg_dl_land(rg_diloco_t *d);
 enum { RG_DL_HERE = 1, RG_DL_EMPTY = 2, RG_DL_ALL = 4 };
 void rg_dl_send_again(rg_diloco_t *d, int how);
 void rg_dl_send(rg_diloco_t *d, uint32_t p, int finite, int how);
+void rg_dl_before_repair(rg_diloco_t *d);
+rg_status_t rg_dl_realign(rg_diloco_t *d, char *text, size_t cap);
 void rg_dl_take_in(rg_diloco_t *d, rg_diloco_result_t *res);
 void rg_dl_adopt(rg_diloco_t *d, uint32_t p, float alpha);
 void rg_dl_forget(rg_diloco_t *d);

@@ -95,10 +95,7 @@ rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) 
     if (st != RG_OK) return st;
     if (d->g && d->g != group)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_start: started in another group; rg_diloco_stop() first");
-    if (d->flying >= 0) { /* of before a repair */
-        rg_diloco_result_t before = RG_DILOCO_RESULT_INIT;
-        rg_dl_take_in(d, &before);
-    }
+    if (d->g) rg_dl_before_repair(d);
     d->q_open = 0; /* its rounds end with the reduction, which is made anew */
     if (!d->g) {
         st = make_codecs(d, group, err);
@@ -113,6 +110,7 @@ rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) 
     d->world = info.world_size;
     d->rank = info.rank;
     st = rg_dl_sync(d, text, sizeof text);
+    if (st == RG_OK && d->q) st = rg_dl_realign(d, text, sizeof text); /* a repair */
     if (st != RG_OK) {
         rg_diloco_stop(d);
         return rg_fail(err, st, 0, "rg_diloco_start: %s", text);

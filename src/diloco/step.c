@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "os/os.h"
+#include "quorum/known.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -214,7 +215,10 @@ void rg_dl_take_in(rg_diloco_t *d, rg_diloco_result_t *res) {
         d->q_open = 1;
         d->open = p;
         d->failed++;
-        note(res, st, "%s", r->text);
+        note(res, st,
+             "round %llu (step %llu) was not decided in time, and is asked for again: fewer than %u members have come "
+             "to it. Programs end by rg_diloco_stats_t.steps: a slow member's steps are more than its calls",
+             (unsigned long long)d->q_next, (unsigned long long)d->step, d->c.quorum);
         return;
     }
     if (st != RG_OK) note(res, st, "%s", r->text);
@@ -400,10 +404,32 @@ static void look_again(rg_diloco_t *d, rg_diloco_result_t *before, rg_diloco_res
     if (!d->q_open) boundary(d, res);
 }
 
+/* Before a repair whatever is known to be decided is taken in, and its boundary passed, also by one that has made fewer
+ * steps: all members are between the same boundaries then. */
+void rg_dl_before_repair(rg_diloco_t *d) {
+    rg_diloco_result_t before = RG_DILOCO_RESULT_INIT;
+    if (d->flying >= 0) {
+        rg_dl_take_in(d, &before);
+        if (d->q && !d->q_open) boundary(d, &before);
+    }
+    if (!d->q) return;
+    if (d->q_open) look_again(d, &before, &before);
+    catch_up(d, rg_quorum_known(d->q), &before, &before);
+}
+
+/* Operations are counted from the boundary: those who pass it together begin together, whatever failed before. */
+rg_status_t rg_dl_realign(rg_diloco_t *d, char *text, size_t cap) {
+    rg_diloco_result_t res = RG_DILOCO_RESULT_INIT;
+    boundary(d, &res);
+    snprintf(text, cap, "%s", res.text);
+    return res.status;
+}
+
 /* All members come to the round that the first of them has begun. 0: they do not know which it is, all alike. One that
  * cannot come so far says why; the others learn of it from the rounds that follow, for its place is another one. */
 static int meet(rg_diloco_t *d, rg_diloco_result_t *before, rg_diloco_result_t *res) {
     if (d->q_open) look_again(d, before, res);
+    catch_up(d, rg_quorum_known(d->q), before, res);
     uint64_t mine = d->q_open ? d->q_next : d->q_next - 1, last = 0;
     rg_opts_t o = RG_OPTS_INIT;
     o.tag = d->c.tag;
@@ -412,7 +438,7 @@ static int meet(rg_diloco_t *d, rg_diloco_result_t *before, rg_diloco_result_t *
     if (st != RG_OK) {
         char text[256] = "";
         rg_group_errmsg(d->g, text, sizeof text);
-        note(res, st, "%s", text);
+        note(res, st, "%.160s; all come to a flush by quorum at the same rg_diloco_stats_t.steps", text);
         return 0;
     }
     catch_up(d, last, before, res);

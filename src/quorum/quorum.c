@@ -1,6 +1,7 @@
 /* quorum.c: the public functions of quorum reductions (include/regroup_quorum.h): checks, what a program gives and
  * gets, and what is carried to a next round, which is the member's own affair: what was late is in no result, so it may
  * be given again. It relies on the service's thread for all that concerns others, and must not touch what that owns. */
+#include "quorum/known.h"
 #include "quorum/quorum.h"
 
 #include "api.h"
@@ -394,4 +395,11 @@ rg_status_t rg_quorum_seek(rg_quorum_t *q, uint64_t round) {
     rg_gift_put(q->carry);
     q->carry = NULL;
     return RG_OK;
+}
+
+uint64_t rg_quorum_known(rg_quorum_t *q) {
+    pthread_mutex_lock(&q->lock);
+    uint64_t newest = q->newest;
+    pthread_mutex_unlock(&q->lock);
+    return newest;
 }
