@@ -231,16 +231,15 @@ static rg_status_t attempt(rg_quant_job_t *a) {
 
 /* ---- Calls -------------------------------------------------------------------------------------------------- */
 
-static rg_status_t check(const rg_quant_job_t *a) {
-    rg_group_t *g = a->z->g;
+static rg_status_t check(rg_quant_job_t *a) {
     if (a->op != RG_SUM && a->op != RG_AVG)
-        return rg_refuse(g, RG_ERR_NOTSUP, "%s %s: quantised reductions are sums and averages", a->f.name,
-                         rg_op_name(a->op));
+        return rg_frame_refuse(&a->f, RG_ERR_NOTSUP, "%s %s: quantised reductions are sums and averages", a->f.name,
+                               rg_op_name(a->op));
     if (a->count != 0 && (a->in == NULL || a->out == NULL))
-        return rg_refuse(g, RG_ERR_INVALID, "%s: %s is NULL", a->f.name, a->in == NULL ? "in" : "out");
+        return rg_frame_refuse(&a->f, RG_ERR_INVALID, "%s: %s is NULL", a->f.name, a->in == NULL ? "in" : "out");
     if (a->count > UINT64_MAX / 64 / (1u << 20))
-        return rg_refuse(g, RG_ERR_INVALID, "%s: %llu elements are more than any memory", a->f.name,
-                         (unsigned long long)a->count);
+        return rg_frame_refuse(&a->f, RG_ERR_INVALID, "%s: %llu elements are more than any memory", a->f.name,
+                               (unsigned long long)a->count);
     return RG_OK;
 }
 
@@ -258,7 +257,7 @@ rg_status_t rg_quant_run(rg_quantiser_t *z, int kind, const float *in, float *ou
     rg_quant_job_t a = { .z = z, .kind = kind, .in = in, .out = out, .count = count, .op = op };
     rg_status_t st = rg_frame_open(&a.f, z->g, names[kind], opts);
     if (st == RG_OK) st = check(&a);
-    if (st != RG_OK) return st;
+    if (st != RG_OK) return rg_frame_close(&a.f, st);
     a.f.stop = stop;
     uint64_t first = z->calls;
     do {

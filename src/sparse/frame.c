@@ -13,18 +13,19 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
     rg_status_t st =
         rg_struct_in(&f->o, sizeof f->o, RG_OPTS_SIZE_FIRST, opts != NULL ? opts : &defaults, "rg_opts", &err);
     if (st != RG_OK) return rg_refuse(g, st, "%s", err.text);
-    if (f->o.in_strided != NULL || f->o.out_strided != NULL || f->o.scale != 0.0 || f->o.scale_after != 0.0 ||
-        f->o.weighted == RG_ON)
-        return rg_refuse(g, RG_ERR_NOTSUP, "%s: of the options, tag, timeout_ms, on_fault and result are supported",
-                         name);
-    if ((unsigned)f->o.on_fault > RG_RETURN)
-        return rg_refuse(g, RG_ERR_INVALID, "%s: opts.on_fault is %d: expected RG_RETRY (1), RG_RETURN (2) or 0", name,
-                         (int)f->o.on_fault);
-    f->result = f->o.result;
-    if (f->result != NULL && rg_result_check(f->result, NULL) != RG_OK)
+    if (f->o.result != NULL && rg_result_check(f->o.result, NULL) != RG_OK)
         return rg_refuse(g, RG_ERR_INVALID, "%s: opts.result is not initialised: use RG_RESULT_INIT", name);
+    f->result = f->o.result;
     f->r.contributor_ids = f->ids;
     f->r.contributor_cap = RG_MAX_LINKS + 1;
+    if (f->o.in_strided != NULL || f->o.out_strided != NULL || f->o.scale != 0.0 || f->o.scale_after != 0.0 ||
+        f->o.weighted == RG_ON)
+        st = rg_frame_refuse(f, RG_ERR_NOTSUP, "%s: of the options, tag, timeout_ms, on_fault and result are supported",
+                             name);
+    else if ((unsigned)f->o.on_fault > RG_RETURN)
+        st = rg_frame_refuse(f, RG_ERR_INVALID, "%s: opts.on_fault is %d: expected RG_RETRY (1), RG_RETURN (2) or 0",
+                             name, (int)f->o.on_fault);
+    if (st != RG_OK) return rg_frame_close(f, st);
     f->on_fault = f->o.on_fault != 0 ? f->o.on_fault : rg_root(g)->cfg.on_fault;
     uint64_t limit_ms = f->o.timeout_ms != 0 ? f->o.timeout_ms : rg_root(g)->cfg.op_timeout_ms;
     f->deadline = rg_os_now_ns() + limit_ms * 1000000;

@@ -35,7 +35,7 @@ typedef struct rg_frame {
     uint64_t ids[RG_MAX_LINKS + 1]; /* of the members, and then of those who contributed to the last operation */
 } rg_frame_t;
 
-/* Checks opts. */
+/* Checks opts. What is refused from here on is to be closed too, as its result tells of it. */
 rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const rg_opts_t *opts);
 
 /* For whom the attempt that begins is. They are told apart from others by f->members, never by the epoch: that changes

@@ -74,13 +74,15 @@ rg_status_t rg_seeded_run(rg_sparse_reducer_t *z, const void *in, void *out, uin
     uint64_t width = rg_dtype_size(dtype);
     if (how == NULL || how->size != sizeof *how || width == 0 || (unsigned)how->pattern > RG_SEEDED_SLICE ||
         how->count > n || n > UINT64_MAX / 16)
-        return rg_refuse(
-            z->g, RG_ERR_INVALID,
-            "%s: how is not initialised (RG_SEEDED_HOW_INIT), its pattern or the type unknown, or its count "
-            "more than n",
-            f.name);
+        return rg_frame_close(
+            &f, rg_frame_refuse(
+                    &f, RG_ERR_INVALID,
+                    "%s: how is not initialised (RG_SEEDED_HOW_INIT), its pattern or the type unknown, or its count "
+                    "more than n",
+                    f.name));
     if (how->count != 0 && (in == NULL || out == NULL))
-        return rg_refuse(z->g, RG_ERR_INVALID, "%s: %s is NULL", f.name, in == NULL ? "in" : "out");
+        return rg_frame_close(&f,
+                              rg_frame_refuse(&f, RG_ERR_INVALID, "%s: %s is NULL", f.name, in == NULL ? "in" : "out"));
     uint64_t call = rg_frame_mix(rg_frame_mix(0x73656564u, n), how->seed);
     call = rg_frame_mix(rg_frame_mix(call, how->count), (uint64_t)how->pattern << 32 | (uint64_t)dtype << 8 | how->op);
     int memory = rg_room_for(&z->places, how->count * 8) && rg_room_for(&z->out, how->count * width) &&

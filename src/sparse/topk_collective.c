@@ -181,20 +181,27 @@ static rg_status_t attempt(job_t *j) {
     return st;
 }
 
+static rg_status_t check(job_t *j) {
+    rg_sparse_op_t op = j->op;
+    if (op != RG_SPARSE_SUM && op != RG_SPARSE_AVG_WORLD && op != RG_SPARSE_AVG_OWNERS)
+        return rg_frame_refuse(&j->f, RG_ERR_NOTSUP, "%s %s: top-k reductions are sums and averages", j->f.name,
+                               rg_sparse_op_name(op));
+    if (j->count != 0 && (j->in == NULL || j->out == NULL))
+        return rg_frame_refuse(&j->f, RG_ERR_INVALID, "%s: %s is NULL", j->f.name, j->in == NULL ? "in" : "out");
+    if (j->count > UINT64_MAX / 64 / (1u << 20))
+        return rg_frame_refuse(&j->f, RG_ERR_INVALID, "%s: %llu elements are more than any memory", j->f.name,
+                               (unsigned long long)j->count);
+    return RG_OK;
+}
+
 rg_status_t rg_topk_run(rg_topk_reducer_t *z, const float *in, float *out, uint64_t count, rg_sparse_op_t op,
                         const rg_opts_t *opts, rg_stop_t *stop) {
     job_t j = { .z = z, .in = in, .out = out, .count = count, .op = op, .bytes = rg_topk_bytes(&z->t, count) };
     rg_status_t st = rg_frame_open(&j.f, z->g, "top-k all_reduce", opts);
     if (st != RG_OK) return st;
     j.f.stop = stop;
-    if (op != RG_SPARSE_SUM && op != RG_SPARSE_AVG_WORLD && op != RG_SPARSE_AVG_OWNERS)
-        return rg_refuse(z->g, RG_ERR_NOTSUP, "%s %s: top-k reductions are sums and averages", j.f.name,
-                         rg_sparse_op_name(op));
-    if (count != 0 && (in == NULL || out == NULL))
-        return rg_refuse(z->g, RG_ERR_INVALID, "%s: %s is NULL", j.f.name, in == NULL ? "in" : "out");
-    if (count > UINT64_MAX / 64 / (1u << 20))
-        return rg_refuse(z->g, RG_ERR_INVALID, "%s: %llu elements are more than any memory", j.f.name,
-                         (unsigned long long)count);
+    st = check(&j);
+    if (st != RG_OK) return rg_frame_close(&j.f, st);
     do st = attempt(&j);
     while (rg_frame_more(&j.f, st, 1));
     if (st == RG_OK && z->feeds) {

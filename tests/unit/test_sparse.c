@@ -620,7 +620,12 @@ static int wrong(rig_member_t *m, void *arg) {
     }
     how.algorithm = (rg_sparse_algorithm_t)9;
     rg_sparse_t in = RG_SPARSE_INIT;
-    RIG_NEED(m, rg_sparse_all_reduce(z, &in, &in, &how, NULL) == RG_ERR_INVALID, "algorithm");
+    rg_result_t r = RG_RESULT_INIT;
+    o.on_fault = RG_RETRY, o.result = &r;
+    RIG_NEED(m, rg_sparse_all_reduce(z, &in, &in, &how, &o) == RG_ERR_INVALID, "algorithm");
+    RIG_NEED(m, r.status == RG_ERR_INVALID && strstr(r.text, "algorithm 9"), "algorithm: %s", r.text);
+    RIG_NEED(m, rg_seeded_all_reduce(z, val, val, 4, RG_F32, NULL, &o) == RG_ERR_INVALID && strstr(r.text, "how"),
+             "seeded: %s", r.text);
     rg_sparse_reducer_destroy(z);
     return rig_gate(m, 0, m->rig->n);
 }
