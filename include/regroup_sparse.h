@@ -211,10 +211,9 @@ void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z);
  * everywhere alike. A list that is wrong anywhere is INVALID everywhere, naming the rank. The buffers of in and out do
  * not overlap, unless both are dense: then they may be the same. The result is the same on all members, bit for bit,
  * whatever the algorithm, the forms of indices and the timing. A lost member is handled as on_fault says. Of opts, tag,
- * timeout_ms, on_fault and result count; the bytes in the result are those of the whole call. Each member goes over the
- * whole vector several times, 4096 elements at a time, also where nobody has any, and from 262144 elements for each
- * member on it keeps 4 bytes for each 4096: very long vectors cost time and memory however few elements there are, and
- * the time limit ends waiting for others, not this work. */
+ * timeout_ms, on_fault and result count; the bytes in the result are those of the whole call. From 262144 elements
+ * for each member on, a member keeps and goes over 4 bytes for each 4096: very long vectors cost memory, and a little
+ * time, however few elements there are. The time limit ends waiting for others, not a member's own work. */
 rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
                                  const rg_sparse_how_t *how, const rg_opts_t *opts);
 

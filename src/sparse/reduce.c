@@ -544,6 +544,15 @@ static rg_status_t sums_travel(job_t *j) {
 
 /* ---- The result -------------------------------------------------------------------------------------------------- */
 
+/* The first window from `first` on that is to be gone over, where the next element lies at `next`: empty ones are
+ * looked at one by one only where a dense vector is written. */
+static uint64_t next_window(const rg_writer_t *w, uint64_t first, uint64_t next, uint64_t len) {
+    if (w != NULL && w->s->index == RG_INDEX_DENSE) return first;
+    if (next >= len) return len;
+    next -= next % RG_WINDOW;
+    return next > first ? next : first;
+}
+
 /* Goes over a part: this member's own elements, where those that nobody else has are not told, and over them what was
  * told. Without a writer it is only looked whether the bytes are sound and as many as was said, which the room for the
  * result was judged by. */
@@ -562,6 +571,9 @@ static int part_to(job_t *j, uint32_t r, rg_writer_t *w) {
     if (kind >= RG_SLICE_LIST) return 0;
     rg_cursor_open(&theirs, &p, kind, j->z->in.p + j->at_in[r], t->kind_bytes & TOP_MASK, &j->casts);
     for (uint64_t first = 0; first < p.len; first += RG_WINDOW) {
+        uint64_t next = rg_cursor_next(&theirs), next_own = rg_cursor_next(&mine);
+        first = next_window(w, first, next < next_own ? next : next_own, p.len);
+        if (first == p.len) break;
         uint32_t len = p.len - first < RG_WINDOW ? (uint32_t)(p.len - first) : RG_WINDOW;
         rg_cursor_window(&theirs, first, len, &told);
         rg_cursor_window(&mine, first, len, &own);
@@ -588,6 +600,8 @@ static void merged_to(const job_t *j, const rg_merged_t *m, uint64_t base, uint6
     rg_part_t p = { .base = base, .len = len, .k = m->n, .at = m->at, .val = m->val, .width = j->casts.width };
     rg_cursor_open(&c, &p, RG_SLICE_LIST, NULL, 0, &j->casts);
     for (uint64_t first = 0; first < len; first += RG_WINDOW) {
+        first = next_window(w, first, rg_cursor_next(&c), len);
+        if (first == len) break;
         uint32_t some = len - first < RG_WINDOW ? (uint32_t)(len - first) : RG_WINDOW;
         rg_cursor_window(&c, first, some, &win);
         rg_writer_window(w, base + first, some, &win);
@@ -654,6 +668,8 @@ static void write_rest(job_t *j, const rg_merged_t *kept) {
     for (uint64_t first = 0; first < j->in->n; first += RG_WINDOW) {
         rg_window_t win = { { 0 }, { 0 } };
         float left[RG_WINDOW];
+        first = next_window(&w, first, i < j->in->values ? at[i] : j->in->n, j->in->n);
+        if (first == j->in->n) break;
         uint32_t len = j->in->n - first < RG_WINDOW ? (uint32_t)(j->in->n - first) : RG_WINDOW, many = 0;
         while (i + many < j->in->values && at[i + many] < first + len) many++;
         if (many != 0) left_of(j, i, many, kept, &k, left);
@@ -662,7 +678,7 @@ static void write_rest(job_t *j, const rg_merged_t *kept) {
             win.v[place] = left[e];
             if (left[e] != 0.0f) win.has[place / 64] |= 1ull << place % 64;
         }
-        if (many != 0 || to->index == RG_INDEX_DENSE) rg_writer_window(&w, first, len, &win);
+        rg_writer_window(&w, first, len, &win);
         i += many;
     }
     rg_writer_end(&w);
@@ -674,7 +690,10 @@ static void write_result(job_t *j, const rg_merged_t *m) {
     write_rest(j, j->how.result == RG_SPARSE_TOPK ? m : NULL);
     if (goes_dense(j)) j->to->index = RG_INDEX_DENSE;
     rg_writer_begin(&w, j->to, &j->casts);
-    if (is_long(j)) w.elements = (uint32_t *)j->z->elements.p;
+    if (is_long(j)) {
+        w.elements = (uint32_t *)j->z->elements.p;
+        memset(w.elements, 0, (size_t)((j->in->n + RG_WINDOW - 1) / RG_WINDOW) * sizeof *w.elements);
+    }
     if (m != NULL) merged_to(j, m, 0, j->in->n, &w);
     else parts_to(j, &w);
     rg_writer_end(&w);

@@ -564,6 +564,40 @@ Test(sparse, parts__elements_that_lie_unevenly__balanced_from_the_second_call_on
     rig_run(3, "inproc", NULL, skewed, NULL);
 }
 
+/* Of very long vectors what is empty is passed over: with all windows gone over this would take minutes. */
+static int far_apart(rig_member_t *m, void *arg) {
+    enum { HAS = 4 };
+    uint64_t n = 1ull << 36, idx[HAS], got[4 * HAS], left_at[HAS];
+    float val[HAS] = { 1, 2, 3, 4 }, sums[4 * HAS], left[HAS];
+    rg_sparse_reducer_t *z = NULL;
+    (void)arg;
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
+    for (uint32_t k = 0; k < 4; k++) {
+        rg_sparse_t in = RG_SPARSE_INIT, out, rest;
+        rg_sparse_how_t how = RG_SPARSE_HOW_INIT;
+        for (uint64_t i = 0; i < HAS; i++) idx[i] = i == HAS - 1 ? n - 1 : (i + 1) * (n / 5) + m->index;
+        in.index = RG_INDEX_U64, in.n = n;
+        out = rest = in;
+        in.values = rest.values = HAS, in.idx = idx, in.val = val;
+        out.values = 4 * HAS, out.idx = got, out.val = sums, rest.idx = left_at, rest.val = left;
+        how.algorithm = k % 2 ? RG_SPARSE_SPLIT : RG_SPARSE_GATHER;
+        how.rest = &rest;
+        if (k >= 2) how.result = RG_SPARSE_TOPK, how.topk = 1;
+        RIG_OK(m, rg_sparse_all_reduce(z, &in, &out, &how, NULL));
+        uint64_t want = k >= 2 ? 1 : (HAS - 1) * m->rig->n + 1;
+        RIG_NEED(m, out.values == want && got[want - 1] == n - 1 && sums[want - 1] == 4 * (float)m->rig->n,
+                 "call %u: %u values", k, (unsigned)out.values);
+        RIG_NEED(m, k >= 2 || (got[1] == n / 5 + 1 && sums[1] == 1.0f), "call %u: the second", k);
+        RIG_NEED(m, rest.values == (k >= 2 ? HAS - 1 : 0), "call %u: %u are left", k, (unsigned)rest.values);
+    }
+    rg_sparse_reducer_destroy(z);
+    return rig_gate(m, 9, m->rig->n);
+}
+
+Test(sparse, all_reduce__few_elements_of_very_long_vectors__at_once, .timeout = 60) {
+    rig_run(3, "inproc", NULL, far_apart, NULL);
+}
+
 /* ---- Calls that are wrong ---------------------------------------------------------------------------------------- */
 
 static int wrong(rig_member_t *m, void *arg) {
