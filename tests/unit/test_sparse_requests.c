@@ -199,8 +199,8 @@ Test(sparse, requests__one_cancelled_at_any_moment__ends_alike_and_the_others_su
     }
 }
 
-/* Rank 0 begins late, so the call cannot have ended when rank 1 cancels it: all get CANCELLED, with feedback as it was.
- */
+/* Rank 0 begins when the others' calls have ended, which they cannot have before rank 1 cancels them: all get
+ * CANCELLED, with feedback as it was. */
 static int cancels_for_sure(rig_member_t *m, void *arg) {
     float *in = malloc(LEN * sizeof *in), *out = calloc(LEN, sizeof *out), was;
     rg_topk_reducer_t *t = NULL;
@@ -229,9 +229,9 @@ static int cancels_for_sure(rig_member_t *m, void *arg) {
         RIG_OK(m, rg_sparse_cancel(req));
         RIG_OK(m, rg_quant_cancel(dense));
     }
-    if (m->index != 0) RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
     RIG_NEED(m, rg_sparse_wait(req, NULL) == RG_ERR_CANCELLED, "top-k: %s", rig_errmsg(m));
     RIG_NEED(m, rg_quant_wait(dense, NULL) == RG_ERR_CANCELLED, "quantised: %s", rig_errmsg(m));
+    if (m->index != 0) RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
     RIG_NEED(m, was == rg_topk_kept(t, &n)[7] + rg_quantiser_kept(q, &n)[7], "what is kept has changed");
     RIG_OK(m, rg_topk_all_reduce(t, in, out, LEN, RG_SPARSE_SUM, NULL));
     RIG_OK(m, rg_quant_all_reduce(q, in, out, LEN, RG_SUM, NULL));
