@@ -20,7 +20,7 @@ typedef struct run {
     uint32_t stay;  /* members that do; one more dies in round DIES_IN */
     int after_head; /* when it does */
     float p[STAY_MOST][COUNT], kept[STAY_MOST][COUNT];
-    uint32_t retries[STAY_MOST];
+    uint32_t retries[STAY_MOST + 1]; /* the one that dies among them */
 } run_t;
 
 typedef struct member {
