@@ -335,13 +335,13 @@ static void control_dial(rg_member_t *m) {
     a->member = p ? &p->m : NULL;
 }
 
-/* S4. At the coordinator's own address; if it does not act there the search goes on where it was, with the others
- * before an office is opened here again: they may have one by now. */
+/* S4. At the coordinator's own address; if it does not act there the others are asked, the oldest first, before an
+ * office is opened here again: they may have one by now. */
 static void office_returns(rg_member_t *m) {
-    uint32_t near = m->near;
+    uint32_t first = 2 + !elders(m); /* likely_place(): the first member, or the one after this one */
     m->near = 0;
     control_dial(m);
-    m->near = near;
+    m->near = first;
 }
 
 /* The sign that an office acts. What was said to it before it did may not have been heard. */
