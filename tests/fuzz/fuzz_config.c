@@ -218,7 +218,7 @@ static void structure(const uint8_t *data, size_t size) {
         offsetof(rg_config_t, transport),   offsetof(rg_config_t, site),      offsetof(rg_config_t, host),
         offsetof(rg_config_t, tuning_file), offsetof(rg_config_t, tls),       offsetof(rg_config_t, tls_psk_file),
         offsetof(rg_config_t, tls_ca),      offsetof(rg_config_t, tls_cert),  offsetof(rg_config_t, tls_key),
-        offsetof(rg_config_t, log_fn),      offsetof(rg_config_t, log_user)
+        offsetof(rg_config_t, log_fn),      offsetof(rg_config_t, log_user),  offsetof(rg_config_t, rdma_device)
     };
     for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)
         for (size_t k = 0; k < sizeof(void *) && pointers[i] + k < given; k++)
