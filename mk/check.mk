@@ -16,6 +16,8 @@ TEST_DIRS := $(foreach d,sim procs torture vm wan,$(if $(wildcard tests/$(d)/*.c
 TEST_ADAPTER := $(if $(filter 1,$(RDMA)),$(BUILD)/tests/conformance-adapter)
 TEST_PROGRAMS := $(TEST_UNIT) $(TEST_SINGLE) $(TEST_DIRS) $(TEST_ADAPTER)
 
+# What fails for lack of memory is said by tests/unit/no_memory.c.
+$(TEST_UNIT): private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 $(TEST_UNIT): $(patsubst %.c,$(BUILD)/obj/%.o,$(UNIT_SRC)) $(TESTLIB_OBJ) $(PLAIN_OBJ) $(STATIC)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)

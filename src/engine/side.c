@@ -1,7 +1,8 @@
 /* side.c: questions and answers beside the operations, over the links that there are (side.h). It relies on a few tags
  * that no operation has and no view fences, and on the group's lock for all but the outbox, which has a lock of its own
  * so that a thread of low priority that answers never holds the group's. It must keep what is under way with each peer
- * within limits, whatever that one asks, so that nobody uses up what is for others. */
+ * within limits, whatever that one asks, so that nobody uses up what is for others; and it must lose no question for
+ * lack of memory: what an answer needs is there since the question came. */
 #include "engine/side.h"
 
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #define ASKING_PER_PEER 512u     /* questions of this process without an answer */
 #define OPEN_PER_PEER 1024u      /* of a peer's, not answered: more than one that keeps to the line above has */
 #define ANSWERING_PER_PEER 64u   /* answers that the transport has; others wait in their order */
+#define LATE_MOST 64u            /* questions that wait for memory */
 #define NONE UINT32_MAX
 
 typedef enum slot_kind { SLOT_FREE, SLOT_TAKING, SLOT_ANSWERING, SLOT_ASKING, SLOT_AWAITING } slot_kind_t;
@@ -48,6 +50,13 @@ typedef struct with_peer {
     outgoing_t *first, *last; /* answers that wait for others to leave */
 } with_peer_t;
 
+/* A question that there was no memory for: it is looked at again. ask NULL: the transport still has it. */
+typedef struct late {
+    uint64_t peer;
+    uint32_t link, nr;
+    uint8_t *ask;
+} late_t;
+
 struct rg_side {
     slot_t *slots;
     uint32_t n_slots, next_nr, first_free; /* first_free: slot + 1 */
@@ -58,7 +67,10 @@ struct rg_side {
     int hosted[RG_SIDE_HOSTS], refused;
     pthread_mutex_t out_lock;
     outgoing_t *first, **last;
+    outgoing_t *spare; /* one for each question that was taken in and is not answered */
     atomic_int any_out;
+    late_t late[LATE_MOST];
+    uint32_t n_late;
 };
 
 rg_status_t rg_side_open(rg_group_t *g) {
@@ -96,6 +108,8 @@ void rg_side_free(rg_group_t *g) {
     for (uint32_t i = 0; i < s->n_slots; i++) free(s->slots[i].buf);
     for (uint32_t i = 0; i < s->n_with; i++) outgoing_free(s->with[i].first);
     outgoing_free(s->first);
+    outgoing_free(s->spare);
+    for (uint32_t i = 0; i < s->n_late; i++) free(s->late[i].ask);
     free(s->with);
     pthread_mutex_destroy(&s->out_lock);
     free(s->slots);
@@ -149,9 +163,59 @@ static slot_t *slot_take(rg_group_t *g, slot_kind_t kind, uint32_t link, uint32_
     return k;
 }
 
-static void question_over(struct rg_side *s, const slot_t *k) {
-    with_peer_t *w = &s->with[k->link];
-    if (w->peer == k->peer && w->open) w->open--;
+static rg_side_host_kind_t host_of(const uint8_t *ask) {
+    static const uint8_t word[4] = { RG_SIDE_SERVICE_WORD & 0xff, RG_SIDE_SERVICE_WORD >> 8 & 0xff,
+                                     RG_SIDE_SERVICE_WORD >> 16 & 0xff, RG_SIDE_SERVICE_WORD >> 24 };
+    return memcmp(ask, word, sizeof word) == 0 ? RG_SIDE_SERVICE : RG_SIDE_STATE;
+}
+
+/* 0: as many wait as may. */
+static int late_keep(struct rg_side *s, const late_t *l) {
+    if (s->n_late == LATE_MOST) return 0;
+    s->late[s->n_late++] = *l;
+    return 1;
+}
+
+static void question_over(struct rg_side *s, uint32_t link, uint64_t peer) {
+    with_peer_t *w = &s->with[link];
+    if (w->peer == peer && w->open) w->open--;
+}
+
+/* What was put by for the answer to one question. NULL: there is no such question. */
+static outgoing_t *spare_take(struct rg_side *s) {
+    pthread_mutex_lock(&s->out_lock);
+    outgoing_t *o = s->spare;
+    if (o) s->spare = o->next;
+    pthread_mutex_unlock(&s->out_lock);
+    return o;
+}
+
+static int spare_add(struct rg_side *s) {
+    outgoing_t *o = calloc(1, sizeof *o);
+    if (!o) return 0;
+    pthread_mutex_lock(&s->out_lock);
+    o->next = s->spare;
+    s->spare = o;
+    pthread_mutex_unlock(&s->out_lock);
+    return 1;
+}
+
+/* A question that gets no answer. */
+static void question_drop(struct rg_side *s, uint32_t link, uint64_t peer) {
+    question_over(s, link, peer);
+    free(spare_take(s));
+}
+
+/* Gives a question to its host. The bytes are this function's. */
+static void question_hand(rg_group_t *g, uint32_t link, uint64_t peer, uint32_t nr, uint8_t *ask) {
+    struct rg_side *s = g->side;
+    const rg_side_host_kind_t h = host_of(ask);
+    int answers = 1;
+    if (s->hosted[h]) answers = s->host[h].asked(s->host[h].user, peer, nr, ask);
+    else rg_side_answer(g, h, peer, nr, NULL, 0);
+    if (answers < 0 && late_keep(s, &(late_t){ peer, link, nr, ask })) return;
+    if (answers <= 0) question_drop(s, link, peer);
+    free(ask);
 }
 
 /* Counts are of the peer that the link has now: what is left of one before does not matter. */
@@ -159,7 +223,7 @@ static void slot_free(struct rg_side *s, slot_t *k) {
     with_peer_t *w = &s->with[k->link];
     uint32_t *n = w->peer == k->peer ? counted(w, k->kind) : NULL;
     if (n && *n) (*n)--;
-    if (k->kind == SLOT_ANSWERING) question_over(s, k);
+    if (k->kind == SLOT_ANSWERING) question_over(s, k->link, k->peer);
     s->ended |= k->kind == SLOT_ANSWERING;
     k->kind = SLOT_FREE;
     k->buf = NULL;
@@ -175,24 +239,17 @@ static rg_tag_t tag(uint64_t op, uint32_t nr) {
     return (rg_tag_t){ .epoch = TAG_EPOCH, .gen = TAG_GEN, .op = op, .ord = nr, .sig = 1 };
 }
 
-static rg_side_host_kind_t host_of(const uint8_t *ask) {
-    static const uint8_t word[4] = { RG_SIDE_SERVICE_WORD & 0xff, RG_SIDE_SERVICE_WORD >> 8 & 0xff,
-                                     RG_SIDE_SERVICE_WORD >> 16 & 0xff, RG_SIDE_SERVICE_WORD >> 24 };
-    return memcmp(ask, word, sizeof word) == 0 ? RG_SIDE_SERVICE : RG_SIDE_STATE;
-}
-
 /* The slot is free when this calls anybody: they may ask again. */
 static void slot_end(rg_group_t *g, slot_t *k, int good) {
     struct rg_side *s = g->side;
     const slot_t was = *k;
     slot_free(s, k);
     if (was.kind == SLOT_TAKING && good) {
-        rg_side_host_kind_t h = host_of(was.buf);
-        int answers = s->hosted[h] ? s->host[h].asked(s->host[h].user, was.peer, was.nr, was.buf)
-                                   : rg_side_answer(g, h, was.peer, was.nr, NULL, 0);
-        if (!answers) question_over(s, &was);
-    } else if (was.kind == SLOT_TAKING) {
-        question_over(s, &was);
+        question_hand(g, was.link, was.peer, was.nr, was.buf);
+        return;
+    }
+    if (was.kind == SLOT_TAKING) {
+        question_drop(s, was.link, was.peer);
     } else if (was.kind == SLOT_ANSWERING && was.buf && s->hosted[was.host]) {
         s->host[was.host].sent(s->host[was.host].user, was.peer, was.len);
     } else if (was.kind == SLOT_AWAITING && was.fn) {
@@ -213,23 +270,48 @@ static rg_status_t post(rg_group_t *g, uint32_t link, uint32_t at, uint64_t op, 
     return rc < 0 ? RG_ERR_PEER_LOST : RG_OK;
 }
 
-/* A question has come. Who has more of them here than anybody who keeps to the limit gets no answer to this one. */
-static void take_in(rg_group_t *g, uint32_t link, uint32_t nr) {
-    with_peer_t *w = g->links[link].id ? with(g, link) : NULL;
-    if (!w || w->open >= OPEN_PER_PEER) return;
+/* A question has come. Who has more of them here than anybody who keeps to the limit gets no answer to this one. 0:
+ * there was no memory. */
+static int take_in(rg_group_t *g, uint32_t link, uint32_t nr) {
+    if (!g->links[link].id) return 1;
+    const with_peer_t *w = with(g, link);
+    if (!w) return 0;
+    if (w->open >= OPEN_PER_PEER) return 1;
     uint8_t *buf = malloc(RG_SIDE_ASK);
-    slot_t *k = buf ? slot_take(g, SLOT_TAKING, link, nr, buf) : NULL;
-    if (k) {
-        g->side->with[link].open++;
-        post(g, link, (uint32_t)(k - g->side->slots), OP_ASK, RG_SIDE_ASK, 1);
-    } else free(buf);
+    if (!buf || !spare_add(g->side)) {
+        free(buf);
+        return 0;
+    }
+    slot_t *k = slot_take(g, SLOT_TAKING, link, nr, buf);
+    if (!k) {
+        free(spare_take(g->side));
+        free(buf);
+        return 0;
+    }
+    g->side->with[link].open++;
+    post(g, link, (uint32_t)(k - g->side->slots), OP_ASK, RG_SIDE_ASK, 1);
+    return 1;
+}
+
+static void look_at_late(rg_group_t *g) {
+    struct rg_side *s = g->side;
+    late_t late[LATE_MOST];
+    const uint32_t n = s->n_late;
+    memcpy(late, s->late, n * sizeof *late);
+    s->n_late = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const late_t *l = &late[i];
+        if (l->ask) question_hand(g, l->link, l->peer, l->nr, l->ask);
+        else if (g->links[l->link].id == l->peer && !take_in(g, l->link, l->nr)) late_keep(s, l);
+    }
 }
 
 int rg_side_completion(rg_group_t *g, const rg_completion_t *c) {
     struct rg_side *s = g->side;
     if (c->event == RG_TP_UNEXPECTED) {
         if (c->tag.epoch != TAG_EPOCH || c->tag.gen != TAG_GEN) return 0;
-        if (c->tag.op == OP_ASK && c->link < g->n_links) take_in(g, c->link, c->tag.ord);
+        if (c->tag.op == OP_ASK && c->link < g->n_links && !take_in(g, c->link, c->tag.ord))
+            late_keep(s, &(late_t){ g->links[c->link].id, c->link, c->tag.ord, NULL });
         return 1;
     }
     if (c->cookie >> 48 != COOKIE >> 48) return 0;
@@ -254,12 +336,13 @@ rg_status_t rg_side_host(rg_group_t *g, rg_side_host_kind_t kind, const rg_side_
 
 int rg_side_refused(const rg_group_t *g) { return g->side->refused; }
 
-int rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint32_t nr, uint8_t *answer, uint32_t len) {
+void rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint32_t nr, uint8_t *answer,
+                    uint32_t len) {
     struct rg_side *s = g->side;
-    outgoing_t *o = malloc(sizeof *o);
-    if (!o) {
+    outgoing_t *o = spare_take(s);
+    if (!o) { /* it was answered before */
         free(answer);
-        return 0;
+        return;
     }
     *o = (outgoing_t){ .host = kind, .peer = peer, .nr = nr, .len = answer ? len : 0, .answer = answer };
     pthread_mutex_lock(&s->out_lock);
@@ -270,7 +353,6 @@ int rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint3
     uint64_t one = 1; /* whoever drives may be asleep, which only the group's lock would tell */
     ssize_t n = write(g->wakefd, &one, sizeof one);
     (void)n;
-    return 1;
 }
 
 /* Its link may be made anew, and what was counted for the peer then goes on. */
@@ -330,6 +412,7 @@ static void put_in_line(rg_group_t *g, outgoing_t *o) {
 
 void rg_side_tick(rg_group_t *g) {
     struct rg_side *s = g->side;
+    if (s->n_late) look_at_late(g);
     if (s->ended) {
         s->ended = 0;
         for (uint32_t i = 0; i < s->n_with; i++)

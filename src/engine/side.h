@@ -16,7 +16,8 @@ typedef enum rg_side_host_kind { RG_SIDE_STATE, RG_SIDE_SERVICE, RG_SIDE_HOSTS }
 /* Who answers. What is called locked must neither block nor call the engine. */
 typedef struct rg_side_host {
     void *user;
-    int (*asked)(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask); /* locked; 0: no answer will come */
+    /* Locked. 0: no answer will come. Below 0: there is no memory now, and it is asked again a little later. */
+    int (*asked)(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask);
     /* Locked: an answer of this length to this one is gone, or its link is. */
     void (*sent)(void *user, uint64_t peer, uint32_t len);
     void (*closing)(void *user); /* not locked: the handle is being freed, this is the last call */
@@ -33,9 +34,9 @@ void rg_side_tick(rg_group_t *g);                                /* locked: hand
 
 /* INVALID when there is such a host. NULL: none any more. Locked. */
 rg_status_t rg_side_host(rg_group_t *g, rg_side_host_kind_t kind, const rg_side_host_t *host);
-/* From any thread, not locked, by the host: the answer to question nr of this peer, made with malloc, which is this
- * file's from here on. NULL: refused. 0: no memory, and nothing was answered. */
-int rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint32_t nr, uint8_t *answer, uint32_t len);
+/* From any thread, not locked, by the host, once for each question that it said it would answer: the answer to question
+ * nr of this peer, made with malloc, which is this file's from here on. NULL: refused. It needs no memory. */
+void rg_side_answer(rg_group_t *g, rg_side_host_kind_t kind, uint64_t peer, uint32_t nr, uint8_t *answer, uint32_t len);
 
 /* Asks a peer whose link is up. answer_len 0: nothing is awaited. Locked. Errors: PEER_LOST, NOMEM; RESOURCE: as many
  * as may be are not answered yet. */

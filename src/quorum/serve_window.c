@@ -378,7 +378,7 @@ static void forget_the_lost(rg_window_t *w) {
         else copy_free(at);
     for (rg_wadd_t **at = &w->adds; *at;)
         if (is_member(w, (*at)->a.peer)) at = &(*at)->next;
-        else add_free(at);
+        else add_drop(w, at);
     for (uint32_t i = 0; i < w->n_lasts;)
         if (is_member(w, w->lasts[i].peer)) i++;
         else w->lasts[i] = w->lasts[--w->n_lasts];

@@ -19,15 +19,6 @@ _Static_assert(RG_SASK_BYTES == RG_SIDE_ASK, "a question of a port is one of the
 #define AGAIN_NS 5000000u       /* at what was put off */
 #define UNSENT_MOST (16u << 20) /* bytes of answers that wait to leave to a peer; its questions then wait */
 
-/* A question of this process that waits for its answer. */
-typedef struct rg_service_pending {
-    struct rg_service_pending *next, **at;
-    rg_service_t *sv;
-    uint64_t peer, serial; /* serial: of the port that asks */
-    uint32_t len;
-    rg_sask_t q;
-} pending_t;
-
 typedef struct rg_service_event {
     struct rg_service_event *next;
     int is_answer, refused;
@@ -35,6 +26,14 @@ typedef struct rg_service_event {
     uint64_t serial; /* of an answer: of the port that asked */
     uint8_t *bytes;  /* of an answer */
 } event_t;
+
+/* A question of this process that waits for its answer. It becomes the event that tells of it, so that no answer is
+ * lost for lack of memory. */
+typedef struct rg_service_pending {
+    event_t e; /* first: who frees the event frees this */
+    struct rg_service_pending *next, **at;
+    uint32_t len;
+} pending_t;
 
 /* ---- What the engine tells (locked) ------------------------------------------------------------------------------ */
 
@@ -50,10 +49,11 @@ static void push(rg_service_t *sv, event_t *e) {
 static int on_asked(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask) {
     rg_service_t *sv = user;
     event_t *e = calloc(1, sizeof *e);
-    if (!e) return 0; /* a refusal would say that there is nothing here */
+    if (!e) return -1; /* a refusal would say that there is nothing here */
     if (!rg_sask_get(&e->a.q, ask)) {
         free(e);
-        return rg_side_answer(sv->g, RG_SIDE_SERVICE, peer, nr, NULL, 0);
+        rg_side_answer(sv->g, RG_SIDE_SERVICE, peer, nr, NULL, 0);
+        return 1;
     }
     e->a.peer = peer;
     e->a.nr = nr;
@@ -101,24 +101,16 @@ static void pending_unlink(pending_t *p) {
     if (p->next) p->next->at = p->at;
 }
 
-/* Without memory the answer counts as lost: whoever asked asks again. */
+/* Without memory for its bytes the answer counts as lost: whoever asked is told so, and asks again. */
 static void on_answer(void *user, uint64_t cookie, const uint8_t *answer) {
     rg_service_t *sv = user;
     pending_t *p = (pending_t *)(uintptr_t)cookie;
     pthread_mutex_lock(&sv->lock);
     pending_unlink(p);
     pthread_mutex_unlock(&sv->lock);
-    event_t *e = calloc(1, sizeof *e);
-    if (e) {
-        e->is_answer = 1;
-        e->refused = !answer && rg_side_refused(sv->g);
-        e->a.peer = p->peer;
-        e->a.q = p->q;
-        e->serial = p->serial;
-        if (answer && (e->bytes = malloc(p->len))) memcpy(e->bytes, answer, p->len);
-        push(sv, e);
-    }
-    free(p);
+    p->e.refused = !answer && rg_side_refused(sv->g);
+    if (answer && (p->e.bytes = malloc(p->len))) memcpy(p->e.bytes, answer, p->len);
+    push(sv, &p->e);
 }
 
 /* ---- Asking and answering ---------------------------------------------------------------------------------------- */
@@ -135,9 +127,10 @@ int rg_service_ask(rg_port_t *port, uint64_t peer, const rg_sask_t *q, uint32_t 
     uint8_t raw[RG_SIDE_ASK];
     pending_t *p = malloc(sizeof *p);
     if (!p) return 0;
-    *p = (pending_t){ .sv = sv, .peer = peer, .serial = port->serial, .len = answer_len, .q = *q };
-    p->q.name = port->name;
-    rg_sask_put(&p->q, raw);
+    *p = (pending_t){ .e = { .is_answer = 1, .a = { .peer = peer, .q = *q }, .serial = port->serial },
+                      .len = answer_len };
+    p->e.a.q.name = port->name;
+    rg_sask_put(&p->e.a.q, raw);
     rg_lock(sv->g);
     if (sv->g->phase != RG_PHASE_MEMBER) {
         rg_unlock(sv->g);
@@ -169,16 +162,28 @@ static void event_later(rg_service_t *sv, event_t *e) {
     pthread_mutex_unlock(&sv->lock);
 }
 
+/* Whether it is the question that its port is looking at. */
+static int is_looked_at(const rg_service_t *sv, const rg_asked_t *a) {
+    const event_t *now = sv->looked_at;
+    return now && now->a.peer == a->peer && now->a.nr == a->nr;
+}
+
+/* For the end of a question that a port held: its event was put by when it was not answered at once. */
+static event_t *event_of_held(rg_service_t *sv) {
+    event_t *e = sv->spare;
+    if (e) sv->spare = e->next;
+    return e;
+}
+
 /* A question that there was no memory to answer counts as one that comes again a little later: a refusal would be an
- * answer. The one that is being looked at needs no memory for that. */
+ * answer. */
 static void put_off(rg_service_t *sv, const rg_asked_t *a) {
-    event_t *now = sv->looked_at;
-    if (now && now->a.peer == a->peer && now->a.nr == a->nr) {
+    if (is_looked_at(sv, a)) {
         sv->again = 1;
         return;
     }
-    event_t *e = calloc(1, sizeof *e);
-    if (!e) return;
+    event_t *e = event_of_held(sv);
+    if (!e) return; /* it was answered before */
     e->a = *a;
     event_later(sv, e);
 }
@@ -189,16 +194,18 @@ void rg_service_answer(rg_port_t *p, const rg_asked_t *a, uint8_t *answer, uint3
         sv->line->answer(p, a, answer, len);
         return;
     }
+    if (!answer && len) {
+        put_off(sv, a);
+        return;
+    }
     if (answer) {
         pthread_mutex_lock(&sv->lock);
         unsent_add(sv, a->peer, len);
         pthread_mutex_unlock(&sv->lock);
     }
-    if ((!answer && len) || !rg_side_answer(sv->g, RG_SIDE_SERVICE, a->peer, a->nr, answer, len)) {
-        if (answer) unsent_sub(sv, a->peer, len);
-        put_off(sv, a);
-        return;
-    }
+    if (is_looked_at(sv, a)) sv->answered = 1;
+    else free(event_of_held(sv));
+    rg_side_answer(sv->g, RG_SIDE_SERVICE, a->peer, a->nr, answer, len);
     rg_wake_thread(sv->g); /* where nobody drives, nobody looks at what is to be sent */
 }
 
@@ -218,7 +225,8 @@ static rg_port_t *port_of(rg_service_t *sv, uint64_t name) {
     return NULL;
 }
 
-/* Ports are only removed when the thread is not busy. A peer that does not take its answers is not listened to. */
+/* Ports are only removed when the thread is not busy. A peer that does not take its answers is not listened to. The
+ * event of a question that the port holds is put by until it is answered. */
 static void deliver(rg_service_t *sv, event_t *e) {
     pthread_mutex_lock(&sv->lock);
     rg_port_t *p = port_of(sv, e->a.q.name);
@@ -226,14 +234,20 @@ static void deliver(rg_service_t *sv, event_t *e) {
     sv->again = unsent && *unsent >= UNSENT_MOST;
     pthread_mutex_unlock(&sv->lock);
     sv->looked_at = e->is_answer ? NULL : e;
+    sv->answered = 0;
     if (e->is_answer && p && p->serial != e->serial) p = NULL; /* it was asked by one that is gone */
     if (sv->again) p = NULL;
     else if (p && e->is_answer) p->ops->answered(p, e->a.peer, &e->a.q, e->bytes, e->refused);
     else if (p) p->ops->asked(p, &e->a);
-    else if (!e->is_answer) sv->again = !rg_side_answer(sv->g, RG_SIDE_SERVICE, e->a.peer, e->a.nr, NULL, 0);
+    else if (!e->is_answer) rg_side_answer(sv->g, RG_SIDE_SERVICE, e->a.peer, e->a.nr, NULL, 0);
     sv->looked_at = NULL;
     if (sv->again) {
         event_later(sv, e);
+        return;
+    }
+    if (!e->is_answer && p && !sv->answered) {
+        e->next = sv->spare;
+        sv->spare = e;
         return;
     }
     free(e->bytes);
@@ -340,6 +354,7 @@ static void service_free(rg_service_t *sv) {
     }
     events_free(sv->first);
     events_free(sv->later);
+    events_free(sv->spare);
     free(sv->ids);
     free(sv->unsent);
     pthread_cond_destroy(&sv->cond);

@@ -63,7 +63,8 @@ typedef struct rg_service {
     uint64_t *ids;
     rg_status_t over;                   /* the group is over for this process */
     struct rg_service_event *looked_at; /* a question */
-    int again;                          /* it is put off */
+    int again, answered;                /* it is put off; it was answered */
+    struct rg_service_event *spare;     /* one for each question that a port holds */
 } rg_service_t;
 
 struct rg_port {
@@ -81,7 +82,8 @@ void rg_service_remove(rg_port_t *p); /* from any thread but the service's: noth
 /* The port's functions: */
 int rg_service_ask(rg_port_t *p, uint64_t peer, const rg_sask_t *q,
                    uint32_t answer_len); /* 0: it cannot be asked now */
-/* NULL and 0: refused. NULL and a length: there was no memory for it, and the question comes to the port once more. */
+/* Once for each question. NULL and 0: refused. NULL and a length: there was no memory for it, and the question comes to
+ * the port once more. */
 void rg_service_answer(rg_port_t *p, const rg_asked_t *a, uint8_t *answer, uint32_t len);
 /* Room for an answer, with its head filled in. NULL without memory. */
 uint8_t *rg_service_room(const rg_shead_t *h, uint64_t bytes);

@@ -316,7 +316,7 @@ static void answer(rg_serve_t *v, const waiting_t *w, int fresh) {
     if (f && to) f->unsent++;
     if (f && to && w->q.kind == RG_TALK_PIECES) f->bytes += len;
     pthread_mutex_unlock(&v->q_lock);
-    if (!rg_side_answer(v->g, RG_SIDE_STATE, w->peer, w->nr, to, len) && to) sent(v, w->peer, len);
+    rg_side_answer(v->g, RG_SIDE_STATE, w->peer, w->nr, to, len);
 }
 
 /* ---- The thread -------------------------------------------------------------------------------------------------- */
@@ -424,7 +424,9 @@ static int asked(void *user, uint64_t peer, uint32_t nr, const uint8_t *ask) {
         pthread_cond_signal(&v->q_cond);
     }
     pthread_mutex_unlock(&v->q_lock);
-    return good ? w.q.kind != RG_TALK_END : rg_side_answer(v->g, RG_SIDE_STATE, peer, nr, NULL, 0);
+    if (w.q.kind == RG_TALK_END) return 0; /* nobody waits for an answer */
+    if (!good) rg_side_answer(v->g, RG_SIDE_STATE, peer, nr, NULL, 0);
+    return 1;
 }
 
 static void serve_free(rg_serve_t *v) {
@@ -451,7 +453,8 @@ static void end(rg_serve_t *v) {
     pthread_mutex_unlock(&v->q_lock);
     pthread_join(v->thread, NULL);
     for (uint32_t i = 0; i < v->n_queue; i++)
-        rg_side_answer(v->g, RG_SIDE_STATE, v->queue[i].peer, v->queue[i].nr, NULL, 0);
+        if (v->queue[i].q.kind != RG_TALK_END)
+            rg_side_answer(v->g, RG_SIDE_STATE, v->queue[i].peer, v->queue[i].nr, NULL, 0);
     v->s->serve = NULL;
     serve_free(v);
 }

@@ -2,6 +2,7 @@
  * read without harm, and that a member which asks for anything at all disturbs neither rounds nor windows of the one
  * that it asks. It relies on engine_rig.h and on src/quorum. */
 #include "engine_rig.h"
+#include "no_memory.h"
 
 #include "api.h"
 #include "quorum/quorum.h"
@@ -262,7 +263,7 @@ static int short_over(void *arg) {
     return atomic_load(&f->refused) || atomic_load(&f->gave);
 }
 
-static int no_memory(rig_member_t *m, void *arg) {
+static int no_memory_answer(rig_member_t *m, void *arg) {
     static const rg_port_ops_t ops = { short_asked, short_answered, short_step, NULL };
     short_of_t f = { .port = { .ops = &ops, .name = 79 } };
     (void)arg;
@@ -280,7 +281,99 @@ static int no_memory(rig_member_t *m, void *arg) {
 }
 
 Test(quorum_talk, no_memory_for_an_answer__the_question_comes_again__no_refusal) {
-    rig_run(2, "tcp", NULL, no_memory, NULL);
+    rig_run(2, "tcp", NULL, no_memory_answer, NULL);
+}
+
+/* A question that waits in its port finds no memory for its answer, nor for anything else, when that is ready. */
+typedef struct holds {
+    short_of_t s; /* first */
+    rg_asked_t held;
+    int holding;
+} holds_t;
+
+static void holds_asked(rg_port_t *p, const rg_asked_t *a) {
+    holds_t *f = (holds_t *)(void *)p;
+    const rg_shead_t head = { 0 };
+    if (atomic_fetch_add(&f->s.came, 1) >= 2) {
+        rg_service_answer(p, a, rg_service_room(&head, 0), RG_SERVICE_HEAD);
+        return;
+    }
+    f->held = *a;
+    f->holding = 1;
+}
+
+static uint64_t holds_step(rg_port_t *p, uint64_t now) {
+    holds_t *f = (holds_t *)(void *)p;
+    if (f->holding) {
+        f->holding = 0;
+        no_memory(1000, 0, SIZE_MAX);
+        rg_service_answer(p, &f->held, NULL, RG_SERVICE_HEAD);
+        no_memory(0, 0, 0);
+    }
+    return short_step(p, now);
+}
+
+static int no_memory_held(rig_member_t *m, void *arg) {
+    static const rg_port_ops_t ops = { holds_asked, short_answered, holds_step, NULL };
+    holds_t f = { .s = { .port = { .ops = &ops, .name = 81 } } };
+    (void)arg;
+    RIG_OK(m, rg_group_member(m->g, 0, &f.s.peer));
+    f.s.ask.kind = m->index ? RG_SASK_NEWS : (rg_sask_kind_t)0;
+    if (m->index && rig_gate(m, 0, 2)) return 1;
+    RIG_OK(m, rg_service_add(rg_root(m->g), &f.s.port, NULL));
+    if (!m->index && rig_gate(m, 0, 2)) return 1;
+    if (m->index) RIG_OK(m, rg_service_wait(&f.s.port, short_over, &f, rig_now() + 10000000000u));
+    RIG_NEED(m, !m->index || atomic_load(&f.s.gave) == 1, "the question was lost");
+    if (rig_gate(m, 1, 2)) return 1;
+    RIG_NEED(m, m->index || atomic_load(&f.s.came) == 3, "the question came %d times", atomic_load(&f.s.came));
+    rg_service_remove(&f.s.port);
+    return rig_gate(m, 2, 2);
+}
+
+Test(quorum_talk, no_memory_when_a_held_question_is_answered__it_comes_again) {
+    rig_run(2, "tcp", NULL, no_memory_held, NULL);
+}
+
+static int came_over(void *arg) { return atomic_load(&((short_of_t *)arg)->came) == 4; }
+
+/* Sizes of what fails when a question is taken in. */
+typedef struct fails {
+    size_t least, most;
+} fails_t;
+
+/* Whoever is asked has no memory for a part of what a question needs, in the thread that takes it in. */
+static int no_memory_taking(rig_member_t *m, void *arg) {
+    static const rg_port_ops_t ops = { short_asked, short_answered, short_step, NULL };
+    const fails_t *fails = arg;
+    short_of_t f = { .port = { .ops = &ops, .name = 82 }, .came = 3 };
+    rg_group_t *root = rg_root(m->g);
+    RIG_OK(m, rg_group_member(m->g, 0, &f.peer));
+    f.ask.kind = m->index ? RG_SASK_NEWS : (rg_sask_kind_t)0;
+    if (m->index) {
+        if (rig_gate(m, 0, 2)) return 1;
+        RIG_OK(m, rg_service_add(root, &f.port, NULL));
+        RIG_OK(m, rg_service_wait(&f.port, short_over, &f, rig_now() + 10000000000u));
+        RIG_NEED(m, atomic_load(&f.gave) == 1, "the question was lost");
+    } else {
+        RIG_OK(m, rg_service_add(root, &f.port, NULL));
+        rg_lock(root); /* nobody else drives until this thread does */
+        no_memory(5, fails->least, fails->most);
+        rig_pass(m, 0);
+        rg_drive(root, came_over, &f, rig_now() + 10000000000u);
+        unsigned left = no_memory_left();
+        no_memory(0, 0, 0);
+        rg_unlock(root);
+        RIG_NEED(m, !left && atomic_load(&f.came) == 4, "%u failures did not happen, and it came %d times", left,
+                 atomic_load(&f.came) - 3);
+    }
+    if (rig_gate(m, 1, 2)) return 1;
+    rg_service_remove(&f.port);
+    return rig_gate(m, 2, 2);
+}
+
+Test(quorum_talk, no_memory_to_take_a_question_in__it_is_taken_in_later) {
+    fails_t fails[] = { { RG_SIDE_ASK, RG_SIDE_ASK }, { 32, 48 }, { sizeof(rg_asked_t) + 16, 256 } };
+    for (int i = 0; i < 3; i++) rig_run(2, "inproc", NULL, no_memory_taking, &fails[i]);
 }
 
 /* One waits for a result of a reduction that the other one destroys. */
