@@ -87,10 +87,26 @@ rg_group_t *rig_join(rig_member_t *m, uint32_t min_size) {
     return g;
 }
 
+/* Counted, not slept: moments must differ by microseconds. */
+static void *ends_main(void *arg) {
+    rig_member_t *m = arg;
+    while (rig_now() < m->ends_ns) continue;
+    rg_group_abort(m->g);
+    return NULL;
+}
+
+void rig_ends_after(rig_member_t *m, uint64_t us) {
+    m->ends_ns = rig_now() + us * 1000;
+    m->ends = pthread_create(&m->ends_thread, NULL, ends_main, m) == 0;
+    if (!m->ends) rig_complain(m, __FILE__, __LINE__, "no thread to end it");
+}
+
 static void *member_main(void *arg) {
     rig_member_t *m = arg;
     m->g = rig_join(m, m->rig->n);
     if (m->g && m->rig->body(m, m->rig->arg) && !m->bad) rig_complain(m, __FILE__, __LINE__, "failed without a word");
+    if (m->ends) pthread_join(m->ends_thread, NULL);
+    m->ends = 0;
     rg_group_destroy(m->g); /* after a complaint the others see a lost member instead of waiting for it */
     m->g = NULL;
     return NULL;

@@ -29,6 +29,9 @@ typedef struct rig_member {
     rg_group_t *g;  /* destroyed by the rig; the body may destroy it and set NULL */
     int bad;
     char text[512];
+    int ends; /* rig_ends_after() was called */
+    uint64_t ends_ns;
+    pthread_t ends_thread;
 } rig_member_t;
 
 /* 0: everything held. */
@@ -62,6 +65,10 @@ rg_group_t *rig_join(rig_member_t *m, uint32_t min_size);
 int rig_gate(rig_member_t *m, uint32_t gate, uint32_t count);
 void rig_pass(rig_member_t *m, uint32_t gate);              /* counts without waiting */
 int rig_alike(rig_member_t *m, const float *v, uint64_t n); /* all members call it: the same bits everywhere? */
+
+/* Ends the calling member as a fault would, in the middle of whatever it does by then. Once for each member: the rig
+ * waits for it when the body has returned. */
+void rig_ends_after(rig_member_t *m, uint64_t us);
 
 int rig_complain(rig_member_t *m, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

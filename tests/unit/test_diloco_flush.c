@@ -88,19 +88,26 @@ Test(diloco_flush, a_round_in_flight_fails__the_flush_says_it__ok, .timeout = 60
     rig_run(3, "inproc", NULL, astray_in_flight, &c);
 }
 
+/* Steps of which the one that ends the first round has nothing to give: where they reach the end of the round, it is
+ * said there. */
+static int steps_astray(rig_member_t *m, model_t *o, const rg_diloco_config_t *c, uint32_t steps) {
+    rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
+    for (uint32_t k = 1; k <= steps; k++) {
+        train(m, o);
+        if (k == c->every) o->p[0] = NAN;
+        rg_status_t st = rg_diloco_step(o->d, 1, &r), want = k == c->every + c->overlap ? RG_ERR_INVALID : RG_OK;
+        RIG_NEED(m, st == want, "step %u: %s: %s", k, rg_status_name(st), r.text);
+    }
+    return 0;
+}
+
 /* By quorum, nobody has anything to give: the round is decided as a failure, which is not that of a group without a
  * majority, and the program goes on. */
 static int all_astray(rig_member_t *m, void *arg) {
     const rg_diloco_config_t *c = arg;
     static _Thread_local model_t o;
     rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
-    if (begin(m, &o, c)) return 1;
-    for (uint32_t k = 1; k <= c->every + c->overlap; k++) {
-        train(m, &o);
-        if (k == c->every) o.p[0] = NAN;
-        rg_status_t st = rg_diloco_step(o.d, 1, &r), want = k == c->every + c->overlap ? RG_ERR_INVALID : RG_OK;
-        RIG_NEED(m, st == want, "step %u: %s: %s", k, rg_status_name(st), r.text);
-    }
+    if (begin(m, &o, c) || steps_astray(m, &o, c, c->every + c->overlap)) return 1;
     rg_diloco_reset(o.d);
     train(m, &o);
     RIG_NEED(m, rg_diloco_step(o.d, 1, &r) == RG_OK, "after that: %s", r.text);
@@ -120,13 +127,7 @@ Test(diloco_flush, by_quorum_nobody_gives__the_round_is_over_for_all__next_ones_
 static int all_astray_in_flight(rig_member_t *m, void *arg) {
     const rg_diloco_config_t *c = arg;
     static _Thread_local model_t o;
-    rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
-    if (begin(m, &o, c)) return 1;
-    for (uint32_t k = 1; k <= c->every; k++) {
-        train(m, &o);
-        if (k == c->every) o.p[0] = NAN;
-        RIG_NEED(m, rg_diloco_step(o.d, 1, &r) == RG_OK, "step %u: %s", k, r.text);
-    }
+    if (begin(m, &o, c) || steps_astray(m, &o, c, c->every)) return 1;
     rg_diloco_reset(o.d);
     return flush(m, &o, 0);
 }
@@ -136,13 +137,19 @@ Test(diloco_flush, by_quorum_nobody_gave_in_flight__ok, .timeout = 60) {
     rig_run(3, "inproc", NULL, all_astray_in_flight, &c);
 }
 
+/* Member 2 does not wait for long. */
+static int begin_hasty(rig_member_t *m, model_t *o, const rg_diloco_config_t *config) {
+    rg_diloco_config_t c = *config;
+    if (m->index == 2) c.timeout_ms = 200;
+    return begin(m, o, &c);
+}
+
 /* One is ahead: it has given its share to a round that nobody else has come to, and its time was over. All flush. */
 static int one_ahead(rig_member_t *m, void *arg) {
-    rg_diloco_config_t c = *(const rg_diloco_config_t *)arg;
+    const rg_diloco_config_t c = *(const rg_diloco_config_t *)arg;
     static _Thread_local model_t o;
     rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
-    if (m->index == 2) c.timeout_ms = 200;
-    if (begin(m, &o, &c)) return 1;
+    if (begin_hasty(m, &o, &c)) return 1;
     uint32_t steps = m->index == 2 ? c.every : c.every - 1;
     for (uint32_t k = 1; k <= steps; k++) {
         train(m, &o);
@@ -164,11 +171,10 @@ Test(diloco_flush, by_quorum_one_has_begun_a_round_alone__all_come_to_it__ok, .t
 
 /* The same, but the others come to that round before they flush, and take it in. */
 static int one_gave_up(rig_member_t *m, void *arg) {
-    rg_diloco_config_t c = *(const rg_diloco_config_t *)arg;
+    const rg_diloco_config_t c = *(const rg_diloco_config_t *)arg;
     static _Thread_local model_t o;
     rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
-    if (m->index == 2) c.timeout_ms = 200;
-    if (begin(m, &o, &c)) return 1;
+    if (begin_hasty(m, &o, &c)) return 1;
     for (uint32_t k = 1; k <= c.every; k++) {
         int last = k == c.every;
         if (last && m->index != 2 && rig_gate(m, 0, m->rig->n)) return 1;

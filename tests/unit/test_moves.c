@@ -356,21 +356,11 @@ typedef struct death {
     int reduces;
 } death_t;
 
-static void *end_it(void *arg) {
-    rig_member_t *m = arg;
-    const death_t *d = m->rig->arg;
-    uint64_t until = rig_now() + d->after_us * 1000;
-    while (rig_now() < until) continue;
-    rg_group_abort(m->g);
-    return NULL;
-}
-
 static int loses(rig_member_t *m, void *arg) {
     const death_t *d = arg;
     world_t w;
     held_t h = { { 0 } };
     rg_moves_t *z = NULL;
-    pthread_t killer;
     int dies = m->index == 1;
     rg_status_t st = RG_OK;
     rg_result_t r = RG_RESULT_INIT;
@@ -378,7 +368,7 @@ static int loses(rig_member_t *m, void *arg) {
     RIG_OK(m, rg_moves_create_on(m->g, &w.p, w.host, NULL, &z));
     hold(&h, &w, m->index);
     RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
-    if (dies) pthread_create(&killer, NULL, end_it, m);
+    if (dies) rig_ends_after(m, d->after_us);
     while (st == RG_OK) {
         st = d->reduces ? rg_moves_reduce(z, (const void *const *)h.chunk, h.chunk, RG_U8, RG_MAX, NULL)
                         : rg_moves_gather(z, h.chunk, NULL);
@@ -389,9 +379,7 @@ static int loses(rig_member_t *m, void *arg) {
             RIG_NEED(m, !there || right(&h, &w, c), "chunk %u is not right after %s", c, rg_status_name(st));
         }
     }
-    if (dies) {
-        pthread_join(killer, NULL);
-    } else {
+    if (!dies) {
         uint32_t lost[CHUNKS], many = 0, told = rg_moves_lost(z, lost, CHUNKS);
         RIG_NEED(m, st == RG_ERR_PEER_LOST, "%s: %s", rg_status_name(st), r.text);
         for (uint32_t c = 0; c < w.p.chunks; c++) {

@@ -386,24 +386,14 @@ typedef struct death {
     uint64_t after_us; /* from a gate on */
 } death_t;
 
-static void *end_it(void *arg) {
-    rig_member_t *m = arg;
-    const death_t *d = m->rig->arg;
-    uint64_t until = rig_now() + d->after_us * 1000;
-    while (rig_now() < until) continue;
-    rg_group_abort(m->g);
-    return NULL;
-}
-
 static int loses(rig_member_t *m, void *arg) {
     const death_t *d = arg;
     float *in = malloc(d->count * sizeof *in), *out = malloc(d->count * sizeof *out);
     rg_quantiser_t *z = quantiser(m, RG_WIRE_I8, d->form, 0, NULL);
-    pthread_t killer;
     int dies = m->index == 1;
     for (uint64_t i = 0; i < d->count; i++) in[i] = value(3, m->index, i);
     RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
-    if (dies) pthread_create(&killer, NULL, end_it, m);
+    if (dies) rig_ends_after(m, d->after_us);
     for (uint32_t after = 0; after < 2;) {
         rg_result_t r = RG_RESULT_INIT;
         rg_opts_t o = RG_OPTS_INIT;
@@ -421,8 +411,7 @@ static int loses(rig_member_t *m, void *arg) {
         }
         after += r.contributors < m->rig->n;
     }
-    if (dies) pthread_join(killer, NULL);
-    else RIG_NEED(m, rig_alike(m, out, d->count), "not the same bits everywhere");
+    if (!dies) RIG_NEED(m, rig_alike(m, out, d->count), "not the same bits everywhere");
     rg_quantiser_destroy(z);
     free(in);
     free(out);

@@ -162,27 +162,17 @@ typedef struct death {
     int8_t ended[RIG_MAX][CALLS]; /* with what */
 } death_t;
 
-static void *end_it(void *arg) {
-    rig_member_t *m = arg;
-    const death_t *d = m->rig->arg;
-    uint64_t until = rig_now() + d->after_us * 1000;
-    while (rig_now() < until) continue;
-    rg_group_abort(m->g);
-    return NULL;
-}
-
 /* Gathers and reductions by turns; ranks are counted without the one that died where fewer contributed. */
 static int loses(rig_member_t *m, void *arg) {
     enum { N = 3000 };
     death_t *d = arg;
     float *in = malloc(4 * N * sizeof *in), *out = malloc(4 * N * sizeof *out);
     rg_quantiser_t *z = quantiser(m, RG_WIRE_I8, RG_QUANT_TWO_LEVEL);
-    pthread_t killer;
     int dies = m->index == 1;
     uint32_t call = 0;
     for (uint64_t i = 0; i < 4 * N; i++) in[i] = value(m->index, i);
     RIG_NEED(m, z != NULL && rig_gate(m, 0, m->rig->n) == 0, "gate");
-    if (dies) pthread_create(&killer, NULL, end_it, m);
+    if (dies) rig_ends_after(m, d->after_us);
     for (uint32_t after = 0; after < 4 && call < CALLS; call++) {
         rg_result_t r = RG_RESULT_INIT;
         rg_opts_t o = RG_OPTS_INIT;
@@ -210,8 +200,7 @@ static int loses(rig_member_t *m, void *arg) {
         }
     }
     d->calls[m->index] = call;
-    if (dies) pthread_join(killer, NULL);
-    else RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
+    if (!dies) RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
     for (uint32_t j = 2; j < m->rig->n && m->index == 0; j++) {
         RIG_NEED(m, d->calls[j] == call, "%u calls by one, %u by another", call, d->calls[j]);
         RIG_NEED(m, memcmp(d->ended[0], d->ended[j], call) == 0, "a call ended in two ways");

@@ -343,27 +343,17 @@ typedef struct death {
     uint64_t after_us; /* from a gate on */
 } death_t;
 
-static void *end_it(void *arg) {
-    rig_member_t *m = arg;
-    const death_t *d = m->rig->arg;
-    uint64_t until = rig_now() + d->after_us * 1000;
-    while (rig_now() < until) continue;
-    rg_group_abort(m->g);
-    return NULL;
-}
-
 static int loses(rig_member_t *m, void *arg) {
     const death_t *d = arg;
     float *in = malloc(d->count * sizeof *in), *out = malloc(d->count * sizeof *out);
     rg_quant_t q = RG_QUANT_INIT(RG_WIRE_I8);
     rg_quantiser_t *z = NULL;
-    pthread_t killer;
     uint32_t last = m->rig->n;
     int dies = m->index == 1, rounds = 0;
     RIG_OK(m, rg_quantiser_create(m->g, &q, NULL, &z, NULL));
     for (uint64_t i = 0; i < d->count; i++) in[i] = value(3, m->index, i);
     RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
-    if (dies) pthread_create(&killer, NULL, end_it, m);
+    if (dies) rig_ends_after(m, d->after_us);
     for (uint32_t after = 0; after < 3; rounds++) {
         rg_result_t r = RG_RESULT_INIT;
         rg_opts_t o = RG_OPTS_INIT;
@@ -389,8 +379,7 @@ static int loses(rig_member_t *m, void *arg) {
         last = r.contributors;
         after += last < m->rig->n;
     }
-    if (dies) pthread_join(killer, NULL);
-    else
+    if (!dies)
         RIG_NEED(m, rig_alike(m, out, d->count) && last == m->rig->n - 1, "not the same bits everywhere after %d",
                  rounds);
     rg_quantiser_destroy(z);

@@ -676,27 +676,17 @@ typedef struct death {
     uint64_t after_us; /* from a gate on */
 } death_t;
 
-static void *end_it(void *arg) {
-    rig_member_t *m = arg;
-    const death_t *d = m->rig->arg;
-    uint64_t until = rig_now() + d->after_us * 1000;
-    while (rig_now() < until) continue;
-    rg_group_abort(m->g);
-    return NULL;
-}
-
 static int loses(rig_member_t *m, void *arg) {
     enum { N = 10000 };
     const death_t *d = arg;
     rg_sparse_reducer_t *z = NULL;
-    pthread_t killer;
     int dies = m->index == 1;
     float *x = malloc(N * sizeof *x);
     rg_sparse_t in = input(RG_INDEX_U16, RG_F32, m->index, 4, N, 0.05, ALONE),
                 out = list_of(RG_INDEX_BITMAP, RG_F32, 0, N);
     RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
     RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
-    if (dies) pthread_create(&killer, NULL, end_it, m);
+    if (dies) rig_ends_after(m, d->after_us);
     for (uint32_t after = 0; after < 3;) {
         rg_result_t r = RG_RESULT_INIT;
         rg_opts_t o = RG_OPTS_INIT;
@@ -718,8 +708,7 @@ static int loses(rig_member_t *m, void *arg) {
                      (double)x[i], (double)want);
         }
     }
-    if (dies) pthread_join(killer, NULL);
-    else RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
+    if (!dies) RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
     rg_sparse_reducer_destroy(z);
     list_free(&in), list_free(&out);
     free(x);

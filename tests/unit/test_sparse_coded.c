@@ -343,28 +343,18 @@ Test(sparse, coded__values_wire_forms_or_rests_that_are_wrong__refused_alike_and
 
 /* ---- Deaths ------------------------------------------------------------------------------------------------------ */
 
-static void *end_it(void *arg) {
-    rig_member_t *m = arg;
-    uint64_t until = rig_now() + *(const uint64_t *)m->rig->arg * 1000;
-    while (rig_now() < until) continue;
-    rg_group_abort(m->g);
-    return NULL;
-}
-
 static int loses(rig_member_t *m, void *arg) {
     enum { N = 10000 };
     rg_quant_t q = RG_QUANT_INIT(RG_WIRE_I8);
     rg_sparse_how_t how = RG_SPARSE_HOW_INIT;
     rg_sparse_reducer_t *z = NULL;
     vectors_t v = vectors_of(RG_INDEX_U16, RG_INDEX_U32, N);
-    pthread_t killer;
     int dies = m->index == 1;
-    (void)arg;
     how.quant = &q;
     for (uint64_t i = 0; i < N; i++) v.in[i] = element(4, m->index, i, 0.05);
     RIG_OK(m, rg_sparse_reducer_create(m->g, &z, NULL));
     RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
-    if (dies) pthread_create(&killer, NULL, end_it, m);
+    if (dies) rig_ends_after(m, *(const uint64_t *)arg);
     for (uint32_t after = 0; after < 3;) {
         rg_result_t r = RG_RESULT_INIT;
         rg_opts_t o = RG_OPTS_INIT;
@@ -382,8 +372,7 @@ static int loses(rig_member_t *m, void *arg) {
                      r.contributors, (double)v.out[i], want);
         }
     }
-    if (dies) pthread_join(killer, NULL);
-    else RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
+    if (!dies) RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
     rg_sparse_reducer_destroy(z);
     vectors_free(&v);
     return 0;

@@ -301,15 +301,6 @@ typedef struct death {
     uint64_t after_us; /* from a gate on */
 } death_t;
 
-static void *end_it(void *arg) {
-    rig_member_t *m = arg;
-    const death_t *d = m->rig->arg;
-    uint64_t until = rig_now() + d->after_us * 1000;
-    while (rig_now() < until) continue;
-    rg_group_abort(m->g);
-    return NULL;
-}
-
 /* What every member keeps is what it would keep had nobody died: attempts that came to nothing changed nothing. */
 static int loses(rig_member_t *m, void *arg) {
     enum { COUNT = 3 * CHUNK };
@@ -320,12 +311,11 @@ static int loses(rig_member_t *m, void *arg) {
     rg_topk_t t = RG_TOPK_INIT;
     rg_feedback_t f = RG_FEEDBACK_INIT;
     rg_topk_reducer_t *z = NULL;
-    pthread_t killer;
     int dies = m->index == 1;
     RIG_OK(m, rg_topk_reducer_create(m->g, &t, &f, &z, NULL));
     for (uint64_t i = 0; i < COUNT; i++) in[i] = value(3, m->index, i);
     RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
-    if (dies) pthread_create(&killer, NULL, end_it, m);
+    if (dies) rig_ends_after(m, d->after_us);
     for (uint32_t after = 0; after < 3;) {
         rg_result_t r = RG_RESULT_INIT;
         rg_opts_t o = RG_OPTS_INIT;
@@ -347,8 +337,7 @@ static int loses(rig_member_t *m, void *arg) {
                      (double)want[i]);
         }
     }
-    if (dies) pthread_join(killer, NULL);
-    else RIG_NEED(m, rig_alike(m, out, COUNT), "not the same bits everywhere");
+    if (!dies) RIG_NEED(m, rig_alike(m, out, COUNT), "not the same bits everywhere");
     if (!dies) RIG_NEED(m, rig_gate(m, 1, m->rig->n - 1) == 0, "gate");
     rg_topk_reducer_destroy(z);
     free(in), free(out), free(want), free(said), free(w);
