@@ -23,8 +23,10 @@ rg_status_t rg_sync_reserve_heads(rg_sync_t *x) {
     x->sends = calloc(n, 1);
     x->groups = calloc(groups, sizeof *x->groups);
     x->target_groups = calloc(groups, sizeof *x->target_groups);
-    return x->raw && x->heads && x->ids && x->counts && x->sends && x->groups && x->target_groups ? RG_OK
-                                                                                                  : RG_ERR_NOMEM;
+    x->told = calloc(n + 1 + 4 * RG_SYNC_FEW, sizeof(uint64_t)); /* a hash takes two; ours may be as many as all */
+    return x->raw && x->heads && x->ids && x->counts && x->sends && x->groups && x->target_groups && x->told
+               ? RG_OK
+               : RG_ERR_NOMEM;
 }
 
 /* What a transfer needs. */
@@ -57,7 +59,7 @@ void rg_sync_free(rg_sync_t *x) {
     void *all[] = { x->raw,           x->heads,       x->ids,      x->counts, x->sends,  x->groups,
                     x->target_groups, x->list,        x->follows,  x->sizes,  x->target, x->share,
                     x->records,       x->mine,        x->wants,    x->moves,  x->aside,  x->buffers,
-                    x->deal.open,     x->deal.cursor, x->deal.out, x->deal.in };
+                    x->deal.open,     x->deal.cursor, x->deal.out, x->deal.in, x->told };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -117,6 +119,8 @@ rg_status_t rg_sync_compare(rg_sync_t *x) {
                              .mixed = s->mixed != 0,
                              .buffer_bytes = x->o.buffer_bytes,
                              .n_tensors = s->n,
+                             .apart = x->aside_bytes ||
+                                      (!x->in_place && x->o.side_bytes && x->o.side_bytes < s->bytes),
                              .status = x->own,
                              .revision = s->revision,
                              .bytes = s->bytes,
@@ -160,12 +164,14 @@ static rg_status_t learn_groups(rg_sync_t *x) {
     return RG_OK;
 }
 
-/* Bitmaps of all members behind a word with what went wrong there. */
-static rg_status_t exchange_maps(rg_sync_t *x, uint64_t *mine, uint64_t *all, uint32_t words) {
-    mine[0] = (uint64_t)(int64_t)x->own;
-    rg_status_t st = exchange(x, mine, all, (words + 1) * sizeof *mine);
+/* What every member has to tell, `bytes` of it, behind a word with what went wrong there. */
+static rg_status_t exchange_words(rg_sync_t *x, void *mine, void *all, size_t bytes) {
+    const uint64_t own = (uint64_t)(int64_t)x->own;
+    memcpy(mine, &own, sizeof own);
+    rg_status_t st = exchange(x, mine, all, sizeof own + bytes);
     for (uint32_t i = 0; st == RG_OK && i < x->n; i++) {
-        int64_t status = (int64_t)all[(size_t)i * (words + 1)];
+        int64_t status;
+        memcpy(&status, (const uint8_t *)all + (size_t)i * (sizeof own + bytes), sizeof status);
         if (status == RG_OK) continue;
         rg_status_t what = status < 0 && status >= RG_ERR_BUG ? (rg_status_t)status : RG_ERR_PROTOCOL;
         return rg_sync_fail(x, what, i,
@@ -180,18 +186,51 @@ static rg_status_t exchange_maps(rg_sync_t *x, uint64_t *mine, uint64_t *all, ui
     return st;
 }
 
-/* The pieces of every group in which somebody differs. */
-static rg_status_t list_pieces(rg_sync_t *x) {
+/* Every member tells its own `count` hashes. */
+static rg_status_t exchange_hashes(rg_sync_t *x, uint32_t count) {
+    size_t bytes = count * sizeof(rg_hash_t);
+    return exchange_words(x, x->told, x->told + sizeof(uint64_t) + bytes, bytes);
+}
+static const rg_hash_t *hash_told(const rg_sync_t *x, uint32_t rank, uint32_t count, uint32_t at) {
+    size_t bytes = sizeof(uint64_t) + count * sizeof(rg_hash_t);
+    return (const rg_hash_t *)(const void *)(x->told + (rank + 1) * bytes + sizeof(uint64_t)) + at;
+}
+
+/* Which groups differ somewhere, from what each member says of its own. */
+static rg_status_t learn_differing(rg_sync_t *x) {
     uint32_t words = x->n_groups / 64 + 1;
     memset(x->mine, 0, (words + 1) * sizeof *x->mine);
     for (uint32_t g = 0; g < x->n_groups; g++)
         if (!rg_hash_equal(&x->groups[g], &x->target_groups[g])) rg_bit_set(x->mine + 1, g);
-    rg_status_t st = exchange_maps(x, x->mine, x->records, words);
+    rg_status_t st = exchange_words(x, x->mine, x->records, words * sizeof *x->mine);
+    for (uint32_t i = 0; st == RG_OK && i < x->n; i++)
+        for (uint32_t w = 0; w < words; w++) x->mine[w + 1] |= x->records[(size_t)i * (words + 1) + w + 1];
+    return st;
+}
+
+/* The short way to the same: every member tells the hashes of its groups. */
+static rg_status_t learn_groups_of_all(rg_sync_t *x) {
+    memcpy(x->told + sizeof(uint64_t), x->groups, x->n_groups * sizeof *x->groups);
+    rg_status_t st = exchange_hashes(x, x->n_groups);
     if (st != RG_OK) return st;
+    for (uint32_t i = 0; i < x->n; i++) {
+        rg_hash_t root = rg_hash_root(&x->s->layout, hash_told(x, i, x->n_groups, 0), x->n_groups);
+        if (!rg_hash_equal(&root, &x->heads[i].root))
+            return rg_sync_fail(x, RG_ERR_PROTOCOL, i, "the hashes that rank %u told do not fit its content's", i);
+    }
+    memcpy(x->target_groups, hash_told(x, x->c.winner, x->n_groups, 0), x->n_groups * sizeof *x->target_groups);
+    memset(x->mine + 1, 0, (x->n_groups / 64 + 1) * sizeof *x->mine);
+    for (uint32_t i = 0; i < x->n; i++)
+        for (uint32_t g = 0; g < x->n_groups; g++)
+            if (!rg_hash_equal(hash_told(x, i, x->n_groups, g), &x->target_groups[g])) rg_bit_set(x->mine + 1, g);
+    return RG_OK;
+}
+
+/* The pieces of every group in which somebody differs. */
+static void list_pieces(rg_sync_t *x) {
     x->m = 0;
     for (uint32_t g = 0; g < x->n_groups; g++) {
-        int differs = 0;
-        for (uint32_t i = 0; i < x->n; i++) differs |= rg_bit(x->records + (size_t)i * (words + 1) + 1, g);
+        int differs = rg_bit(x->mine + 1, g);
         for (uint32_t p = g * RG_PIECE_GROUP; differs && p < (g + 1) * RG_PIECE_GROUP && p < x->s->n_pieces; p++) {
             x->sizes[x->m] = rg_state_piece(x->s, p).bytes;
             x->list[x->m++] = p;
@@ -201,6 +240,14 @@ static rg_status_t list_pieces(rg_sync_t *x) {
         x->follows[k] = k + 1 < x->m && x->list[k + 1] == x->list[k] + 1 &&
                         rg_piece_tensor(x->s, x->list[k]) == rg_piece_tensor(x->s, x->list[k + 1]);
     x->words = (x->m + 63) / 64;
+}
+
+/* What was told of the listed pieces must fit what is known of their groups. */
+static rg_status_t fits(rg_sync_t *x) {
+    rg_hash_groups(x->target, x->m, x->share); /* what was told is sent; the room serves again */
+    for (uint32_t u = 0; u < rg_piece_groups(x->m); u++)
+        if (!rg_hash_equal(&x->share[u], &x->target_groups[x->list[u * RG_PIECE_GROUP] / RG_PIECE_GROUP]))
+            return rg_sync_fail(x, RG_ERR_PROTOCOL, UINT32_MAX, "the hashes that were told do not fit their group's");
     return RG_OK;
 }
 
@@ -218,16 +265,36 @@ static rg_status_t learn_pieces(rg_sync_t *x) {
     for (uint64_t k = begin * RG_PIECE_GROUP; k < end * RG_PIECE_GROUP && k < x->m; k++)
         x->share[n++] = x->s->hashes[x->list[k]];
     rg_status_t st = tell(x, x->share, x->target, x->m * sizeof(rg_hash_t));
+    return st == RG_OK ? fits(x) : st;
+}
+
+/* The short way: every member tells the hashes of its pieces, which is also what it wants. */
+static rg_status_t learn_pieces_of_all(rg_sync_t *x) {
+    for (uint32_t at = 0; at < x->m; at++)
+        memcpy(x->told + sizeof(uint64_t) + at * sizeof(rg_hash_t), &x->s->hashes[x->list[at]], sizeof(rg_hash_t));
+    rg_status_t st = exchange_hashes(x, x->m);
     if (st != RG_OK) return st;
-    rg_hash_groups(x->target, x->m, x->share); /* what was told is sent; the room serves again */
-    for (uint32_t u = 0; u < units; u++)
-        if (!rg_hash_equal(&x->share[u], &x->target_groups[x->list[u * RG_PIECE_GROUP] / RG_PIECE_GROUP]))
-            return rg_sync_fail(x, RG_ERR_PROTOCOL, UINT32_MAX, "the hashes that were told do not fit their group's");
-    return RG_OK;
+    memcpy(x->target, hash_told(x, x->c.winner, x->m, 0), x->m * sizeof *x->target);
+    st = fits(x);
+    memset(x->wants, 0, (size_t)x->n * x->words * sizeof *x->wants);
+    for (uint32_t i = 0; st == RG_OK && i < x->n; i++)
+        for (uint32_t at = 0; at < x->m; at++)
+            if (!rg_hash_equal(hash_told(x, i, x->m, at), &x->target[at]))
+                rg_bit_set(x->wants + (size_t)i * x->words, at);
+    x->known = st == RG_OK;
+    return st;
+}
+
+/* Whether hashes say all there is to say about what members want. All see the same heads. */
+static int hashes_tell_all(const rg_sync_t *x) {
+    uint32_t apart = 0;
+    for (uint32_t i = 0; i < x->n; i++) apart |= x->heads[i].apart;
+    return !apart;
 }
 
 rg_status_t rg_sync_learn(rg_sync_t *x) {
-    rg_status_t st = learn_groups(x);
+    int all = hashes_tell_all(x), few = all && (uint64_t)x->n * x->n_groups <= RG_SYNC_FEW;
+    rg_status_t st = few ? RG_OK : learn_groups(x);
     if (st != RG_OK) return st;
     st = reserve(x);
     if (st != RG_OK) {
@@ -237,8 +304,10 @@ rg_status_t rg_sync_learn(rg_sync_t *x) {
         if (!x->mine) x->mine = calloc(1, (x->n_groups / 64 + 2) * sizeof *x->mine);
         if (!x->records || !x->mine) return rg_sync_fail(x, st, x->rank, "no memory to compare pieces");
     }
-    st = list_pieces(x);
-    return st == RG_OK ? learn_pieces(x) : st;
+    st = few ? learn_groups_of_all(x) : learn_differing(x);
+    if (st != RG_OK) return st;
+    list_pieces(x);
+    return all && (uint64_t)x->n * x->m <= RG_SYNC_FEW ? learn_pieces_of_all(x) : learn_pieces(x);
 }
 
 /* ---- Who wants what ---------------------------------------------------------------------------------------------- */
@@ -251,6 +320,11 @@ static int has(const rg_sync_t *x, uint32_t at) {
 
 rg_status_t rg_sync_wanted(rg_sync_t *x, int *any) {
     uint64_t bytes = 0;
+    if (x->known) { /* nothing has moved since */
+        x->known = 0;
+        for (size_t w = *any = 0; w < (size_t)x->n * x->words; w++) *any |= x->wants[w] != 0;
+        return RG_OK;
+    }
     memset(x->mine, 0, (x->words + 1) * sizeof *x->mine);
     for (uint32_t at = 0; at < x->m; at++) {
         if (has(x, at)) continue;
@@ -260,7 +334,7 @@ rg_status_t rg_sync_wanted(rg_sync_t *x, int *any) {
     if (!x->own && !x->in_place && x->o.side_bytes && bytes && bytes + x->aside_bytes > x->o.side_bytes)
         x->own = RG_ERR_RESOURCE;
     if (!x->own && x->bad_passes > RG_SYNC_BAD_PASSES) x->own = RG_ERR_PROTOCOL;
-    rg_status_t st = exchange_maps(x, x->mine, x->records, x->words);
+    rg_status_t st = exchange_words(x, x->mine, x->records, x->words * sizeof *x->mine);
     if (st != RG_OK) return st;
     *any = 0;
     for (uint32_t i = 0; i < x->n; i++) {

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define HEAD_MAGIC 0x31534752u /* "RGS1" */
-#define HEAD_VERSION 1u
+#define HEAD_VERSION 2u
 
 /* ---- Heads ------------------------------------------------------------------------------------------------------- */
 
@@ -28,6 +28,7 @@ void rg_state_head_put(const rg_state_head_t *h, uint8_t *to) {
     rg_w_u64(&w, h->revision);
     rg_w_bytes(&w, h->layout.b, sizeof h->layout.b);
     rg_w_bytes(&w, h->root.b, sizeof h->root.b);
+    rg_w_u32(&w, h->apart);
 }
 
 int rg_state_head_get(rg_state_head_t *h, const uint8_t *from) {
@@ -44,8 +45,9 @@ int rg_state_head_get(rg_state_head_t *h, const uint8_t *from) {
     h->revision = rg_r_u64(&r);
     rg_r_bytes(&r, h->layout.b, sizeof h->layout.b);
     rg_r_bytes(&r, h->root.b, sizeof h->root.b);
+    h->apart = rg_r_u32(&r);
     return magic == HEAD_MAGIC && h->version == HEAD_VERSION && h->role <= RG_STATE_RECEIVE_ONLY && h->mixed <= 1 &&
-           h->buffer_bytes >= RG_STATE_BUFFER_MIN;
+           h->apart <= 1 && h->buffer_bytes >= RG_STATE_BUFFER_MIN;
 }
 
 /* ---- The choice -------------------------------------------------------------------------------------------------- */

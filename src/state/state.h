@@ -72,6 +72,7 @@ void rg_state_touch_all(rg_state_t *s);
 
 typedef struct rg_state_head {
     uint32_t version, role, rule, mixed, buffer_bytes, n_tensors;
+    uint32_t apart; /* 1: its hashes do not say what it wants: it keeps pieces aside, or may be allowed too few */
     int32_t status; /* of what this member did alone so far */
     uint64_t revision, bytes;
     rg_hash_t layout, root;

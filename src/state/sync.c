@@ -42,6 +42,7 @@ static rg_status_t sync_once(rg_sync_t *x) {
     rg_status_t st = rg_sync_compare(x);
     if (st != RG_OK) return st;
     x->m = 0;
+    x->known = 0;
     if (x->c.receivers == 0) return rg_sync_commit(x);
     st = rg_sync_learn(x);
     while (st == RG_OK) {

@@ -8,6 +8,7 @@
 
 #define RG_SYNC_ROUNDS 32u    /* between two exchanges of who wants what */
 #define RG_SYNC_MOVES 65536u  /* as much */
+#define RG_SYNC_FEW 2048u     /* hashes in one exchange, when each member tells its own */
 #define RG_SYNC_BAD_PASSES 4u /* passes in a row in which nothing that came was right, until it is an error */
 
 /* A piece that waits for the rest of its content. */
@@ -58,9 +59,10 @@ typedef struct rg_sync {
     rg_state_choice_t c;
     uint32_t n_groups;
     rg_hash_t *groups, *target_groups; /* own; of the content that wins */
+    uint8_t *told;                     /* own hashes, then those of every member, each list behind a status */
 
     /* From there on only where contents differ: `m` pieces are looked at */
-    int reserved;
+    int reserved, known; /* known: what everybody wants, with no exchange more */
     uint32_t m, words, *list, *sizes;
     uint8_t *follows;          /* of those m: the one after it lies behind it in memory */
     rg_hash_t *target, *share; /* of those m; what this member tells of them */
