@@ -2,7 +2,8 @@
  * best formula for them), placements of 64 chunks of 256 KiB of which 8 go to everybody, beside the bound of the links,
  * and the codec of chunked top-k. With RG_COORDINATOR set this process is one member of the group that the variables
  * describe, and the one of rank 0 prints (bench/sparse.sh, between namespaces); else it makes a group of threads over
- * TCP. Options: --json, --members N, --elements N, --calls N, --rate MBIT (of every member's link, for the bounds).
+ * TCP. Options: --json, --members N, --elements N, --calls N, --rate MBIT (of every member's link, for the bounds),
+ * --density D (of lists that one alone; 0: none, which leaves the placements and the codec).
  * Times are medians of the calls. It must not check results, which the unit tests do. */
 #include "regroup_sparse.h"
 
@@ -19,7 +20,8 @@ typedef struct options {
     int json;
     uint32_t members, calls;
     uint64_t elements;
-    double rate; /* bytes per second; 0: unknown */
+    double rate;    /* bytes per second; 0: unknown */
+    double density; /* negative: all of the table */
 } options_t;
 
 typedef struct member {
@@ -116,7 +118,9 @@ static int measure_lists(member_t *m) {
         rg_result_t r = RG_RESULT_INIT;
         rg_opts_t o = RG_OPTS_INIT;
         o.result = &r;
-        choose(&l, densities[d], m->rank + 1);
+        double density = m->o->density < 0 ? densities[d] : m->o->density;
+        if (m->o->density >= 0 && (d != 0 || density <= 0)) break;
+        choose(&l, density, m->rank + 1);
         for (uint32_t c = 0; c <= m->o->calls; c++) { /* the first is not counted */
             if (bad(m, "barrier", rg_barrier(m->g, NULL, NULL))) return 0;
             double t = now();
@@ -138,9 +142,9 @@ static int measure_lists(member_t *m) {
             printf(
                 "%s{\"density\": %g, \"dense_ms\": %.3f, \"sparse_ms\": %.3f, \"times_faster\": %.2f, \"bytes\": %.0f, "
                 "\"best_formula\": %.0f, \"of_best\": %.4f}",
-                comma(m), densities[d], td * 1e3, ts * 1e3, td / ts, bytes, best, bytes / best);
+                comma(m), density, td * 1e3, ts * 1e3, td / ts, bytes, best, bytes / best);
         else
-            printf("%9g %10.2f %10.2f %8.2f %12.0f %12.0f %8.3f\n", densities[d], td * 1e3, ts * 1e3, td / ts, bytes,
+            printf("%9g %10.2f %10.2f %8.2f %12.0f %12.0f %8.3f\n", density, td * 1e3, ts * 1e3, td / ts, bytes,
                    best, bytes / best);
         fflush(stdout);
     }
@@ -295,7 +299,7 @@ static int with_threads(options_t *o) {
 }
 
 int main(int argc, char **argv) {
-    options_t o = { 0, 4, 3, 4u << 20, 0 };
+    options_t o = { 0, 4, 3, 4u << 20, 0, -1 };
     for (int i = 1; i < argc; i++) {
         double v = i + 1 < argc ? atof(argv[i + 1]) : 0;
         if (strcmp(argv[i], "--json") == 0) {
@@ -307,11 +311,13 @@ int main(int argc, char **argv) {
         else if (strcmp(argv[i], "--elements") == 0) o.elements = (uint64_t)v;
         else if (strcmp(argv[i], "--calls") == 0) o.calls = (uint32_t)v;
         else if (strcmp(argv[i], "--rate") == 0) o.rate = v * 125000;
+        else if (strcmp(argv[i], "--density") == 0) o.density = v;
         else known = 0;
         if (!known || o.members < 1 || o.members > MEMBERS_MOST || o.calls < 1 || o.calls > CALLS_MOST ||
-            o.elements < 1) {
+            o.elements < 1 || o.density > 1) {
             fprintf(stderr,
-                    "usage: bench_sparse [--json] [--members 1-%d] [--elements N] [--calls 1-%d] [--rate MBIT]\n",
+                    "usage: bench_sparse [--json] [--members 1-%d] [--elements N] [--calls 1-%d] [--rate MBIT] "
+                    "[--density 0-1]\n",
                     MEMBERS_MOST, CALLS_MOST);
             return 2;
         }

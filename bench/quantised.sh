@@ -14,6 +14,8 @@ calls=${CALLS:-3}
 forms=${FORMS:-f32 bf16 int8 int8/ring int8/integer int4 mxfp4 ternary/integer}
 port=7742
 . "$(dirname "$0")/../scripts/netns.sh"
+# The network is a program: where it is kept from the processor for a second nobody is to be taken for dead.
+export RG_HEARTBEAT_MS=${RG_HEARTBEAT_MS:-10000}
 
 net_begin bench-quantised "$build"
 settings=("all delay=$delay")

@@ -373,13 +373,15 @@ static void office_found(rg_member_t *m, uint32_t here) {
     m->gathered_at = m->now;
 }
 
-/* How long an open connection may be silent before another one is tried. An office that acts, and has heard nothing for
- * a heartbeat, takes this member for lost, so with succession it is less than that. One that does not act waits for
+/* How long an open connection may be silent before another one is tried. By authority that is well after the
+ * coordinator would have lost this member if it heard as little of it: where the line stood still for less, hanging up
+ * would be what costs it its place. An office that acts, and has heard nothing for a heartbeat, takes this member for
+ * lost, so with succession, where who hangs up is waited for, it is less than that. One that does not act waits for
  * others to come: that of the eldest so long that all can find it, and who has come to an older member's stays; others
  * give up sooner, and not all at once. */
 static uint64_t patience(const rg_member_t *m) {
     uint64_t beat = m->heartbeat_ns, h = (m->id * 0x9e3779b97f4a7c15u ^ m->offices * 0xc2b2ae3d27d4eb4fu) >> 40;
-    if (!succeeds(m)) return beat;
+    if (!succeeds(m)) return 2 * beat;
     if (m->office) return !elders(m) ? 5 * beat / 2 : beat + h % 64 * (beat / 128);
     return m->probed == 2 && !m->heard ? 2 * beat : beat - beat / 4;
 }

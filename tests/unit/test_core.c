@@ -281,6 +281,28 @@ Test(fail, while_the_coordinator_is_lost__ends_here_and_later_for_all) {
     rig_end(&r);
 }
 
+/* The coordinator may have heard of it all the while: hanging up is what would cost this member its place. */
+Test(fail, the_line_stands_still_for_a_heartbeat__the_connection_is_kept) {
+    rig_group(&r, 2);
+    r.cut[0] = 1;
+    for (uint64_t from = r.now; r.now < from + RIG_HEARTBEAT * 3 / 2;) {
+        r.now += RIG_HEARTBEAT / 16;
+        rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_TICK });
+    }
+    cr_assert(rg_member_coordinator_lost(r.m[0]));
+    uint32_t at = r.notes[0];
+    int dialled = 0;
+    for (uint32_t x = 0; x < at; x++) dialled += r.note[0][x].type == RG_MACT_CONTROL;
+    cr_assert(dialled == 0, "%d", dialled);
+    for (int k = 0; k < 16; k++) {
+        r.now += RIG_HEARTBEAT / 16;
+        rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_TICK });
+    }
+    for (dialled = 0; at < r.notes[0]; at++) dialled += r.note[0][at].type == RG_MACT_CONTROL;
+    cr_assert(dialled == 1, "%d", dialled);
+    rig_end(&r);
+}
+
 Test(fail, a_link_is_down_and_the_coordinator_lost__coordinator_error_names_both) {
     rig_group(&r, 2);
     rig_op(&r, 0, RG_MEV_OP_START, k0, sig_of(1, RG_RETRY));
