@@ -289,7 +289,7 @@ static int elder_hosts(rg_member_t *m) {
  * oldest of those who can be reached; as time passes more of them, by S2 and because others may have missed the
  * coordinator sooner. */
 static uint64_t likely_place(rg_member_t *m) {
-    uint64_t most = 6 + 4 * (silence(m) - m->takeover_ns) / m->heartbeat_ns;
+    uint64_t lost = silence(m), most = 6 + (lost > m->takeover_ns ? 4 * (lost - m->takeover_ns) / m->heartbeat_ns : 0);
     uint32_t at = m->near++, n = 2;
     for (uint32_t i = 0; at >= 2 && i < m->view.n && n < most + 2; i++) {
         uint64_t id = m->view.members[i].id;
@@ -304,12 +304,13 @@ static uint64_t likely_place(rg_member_t *m) {
 
 /* S1. Three of four tries go where an office is likely, so that finding one takes no longer in a large group, the
  * fourth along the whole view: links may tell one member something else than another. Before the time for a takeover
- * there are two places only, and after it they come last. */
+ * there are two places only, and after it they come last; nor is it waited for an office that is there and says that it
+ * acts no more: too few have stayed with it, and the others may have theirs by now. */
 static uint64_t next_target(rg_member_t *m) {
     uint64_t last = m->target, home = m->home == m->id ? 0 : m->home;
     if (!succeeds(m)) return 0;
     m->walk++;
-    if (silence(m) < m->takeover_ns) {
+    if (silence(m) < m->takeover_ns && !m->lacks) {
         m->near = 2;
         return m->walk % 2 ? home : 0;
     }
@@ -349,6 +350,7 @@ static void control_heard(rg_member_t *m) {
     int missed = m->phase == RG_PH_MEMBER && !m->succession && rg_member_lost_long(m);
     m->last_heard = m->now;
     m->control_silent = 0;
+    m->lacks = 0;
     if (missed) rg_ops_send_wanted(m); /* K2, for what ended here alone while this connection was silent */
     if (!succeeds(m) || m->heard) return;
     m->heard = 1;
@@ -364,6 +366,10 @@ static void control_heard(rg_member_t *m) {
  * anew: whoever left it then would have to be found by them again. Each number counts once, so that has an end. */
 static void office_found(rg_member_t *m, uint32_t here) {
     const rg_peer_t *p = m->target && m->target != m->id ? rg_peer_find(m, m->target) : NULL;
+    if (succeeds(m) && m->heard && here && !m->lacks) {
+        m->lacks = 1;
+        m->near = 2;
+    }
     if (!succeeds(m) || m->heard) return;
     int older = p && p->rank >= 0 && (uint32_t)p->rank < m->self_rank;
     m->probed = 1 + older;
@@ -532,6 +538,8 @@ uint64_t rg_member_deadline(const rg_member_t *m) {
 
 static void on_welcome(rg_member_t *m, rg_r_t *r) {
     if (m->phase != RG_PH_NEW) return;
+    uint8_t before[16];
+    memcpy(before, m->nonce, sizeof before);
     m->id = rg_r_u64(r);
     rg_r_bytes(r, m->nonce, 16);
     m->heartbeat_ns = rg_r_u64(r);
@@ -543,6 +551,8 @@ static void on_welcome(rg_member_t *m, rg_r_t *r) {
         return;
     }
     if (m->heartbeat_ns < 1000000) m->heartbeat_ns = 1000000;
+    /* What broke since is made anew: the other end may have given it up for one that it did not know. */
+    rg_links_forget(m, m->id == m->was && memcmp(before, m->nonce, sizeof before) == 0);
     m->phase = RG_PH_CANDIDATE;
     m->backoff_ns = backoff_min(m);
     m->heartbeat_at = m->now + m->heartbeat_ns / 8;

@@ -100,6 +100,7 @@ struct rg_member {
     rg_member_phase_t phase;
     int broken; /* an invariant broke: nothing is done any more */
     uint64_t now, last_step, last_heard, heartbeat_ns, id;
+    uint64_t was; /* as which candidate it came before its JOIN was said again */
     uint8_t nonce[16];
     rg_term_t promised, accepted_term; /* T and A of A4 */
     uint64_t accepted;
@@ -116,6 +117,7 @@ struct rg_member {
     int office;            /* one is open in this process */
     int probed, elder; /* there is an office at the other end, acting or not (2: of an older member); one of an older
                           member has been found since this one last thought of opening its own */
+    int lacks;         /* the office that acted last has said since that it does not */
     uint32_t gathered; /* how many have come to the office at the other end, and when that was last said to be more */
     uint64_t gathered_at;
     uint32_t offices; /* how many have been: each has terms of its own */
@@ -266,7 +268,7 @@ void rg_links_redial(rg_member_t *m);
 void rg_links_complain_again(rg_member_t *m);
 void rg_links_begin_anew(rg_member_t *m);
 void rg_links_route(rg_member_t *m, rg_r_t *r);
-void rg_links_forget_all(rg_member_t *m);
+void rg_links_forget(rg_member_t *m, int but_up);
 void rg_peer_forget(rg_member_t *m, rg_peer_t *p);
 static inline rg_peer_t *rg_peer_find(const rg_member_t *m, uint64_t id) {
     int64_t slot = rg_idmap_get(&m->peer_map, id);

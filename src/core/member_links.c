@@ -18,15 +18,18 @@ void rg_peer_forget(rg_member_t *m, rg_peer_t *p) {
     while (m->peers_high && !m->peers[m->peers_high - 1].used) m->peers_high--;
 }
 
-void rg_links_forget_all(rg_member_t *m) {
+/* but_up: those that are up stay. */
+void rg_links_forget(rg_member_t *m, int but_up) {
     for (uint32_t i = m->peers_high; i-- > 0;)
-        if (m->peers[i].used) rg_peer_forget(m, &m->peers[i]);
+        if (m->peers[i].used && !(but_up && m->peers[i].link == RG_LINK_UP)) rg_peer_forget(m, &m->peers[i]);
 }
 
 /* J1. Every connection without membership starts from nothing: the coordinator has forgotten the candidate that had
- * the old connection. */
+ * the old connection. With succession that may have become a member without hearing of it (G6), and its links would
+ * cost it its place if they broke: they stay until the answer tells which of the two it is. */
 void rg_links_join(rg_member_t *m) {
-    rg_links_forget_all(m);
+    if (!m->succession) rg_links_forget(m, 0);
+    if (m->id) m->was = m->id;
     m->phase = RG_PH_NEW;
     m->id = 0;
     m->upto = 0;
@@ -182,6 +185,7 @@ void rg_links_release(rg_member_t *m) {
 /* ---- Links ----------------------------------------------------------------------------------------------------- */
 
 static void send_link(rg_member_t *m, const rg_peer_t *p) {
+    if (m->phase == RG_PH_NEW) return; /* nobody there knows yet who says so */
     rg_w_t w = rg_member_begin(m);
     rg_w_header(&w, RG_MSG_LINK);
     rg_w_u64(&w, p->m.id);

@@ -248,6 +248,50 @@ Test(search, a_newcomer_never_heard_that_it_is_in__it_comes_again_and_takes_its_
     rig_end(&r);
 }
 
+/* Without a reconnect time a link that breaks costs one of the two its place, so who comes again gives none up before
+ * it hears as whom. */
+Test(search, a_founder_takes_its_place_again__its_links_have_not_broken) {
+    enters_unheard(1);
+    rig_connect(&r, 0);
+    uint32_t at = r.notes[1];
+    rig_connect(&r, 1);
+    rig_pass(&r, RIG_HEARTBEAT);
+    cr_assert(rg_member_view(r.m[1]) && !did(1, at, RG_MACT_DISCONNECT) && !did(1, at, RG_MACT_CONNECT));
+    rig_end(&r);
+}
+
+Test(search, a_candidate_comes_again_as_another__it_gives_its_links_up_then) {
+    enters_unheard(1);
+    rg_member_t *m = r.m[1];
+    uint64_t id = rg_member_id(m), at = r.notes[1];
+    cr_assert(id && m->peers_high == 1);
+    r.coord->next_id += 10;
+    rig_connect(&r, 1);
+    cr_assert(rg_member_id(m) && rg_member_id(m) != id, "%llu", (unsigned long long)rg_member_id(m));
+    int given_up = 0; /* before the others are dialled under the new number */
+    for (uint64_t x = at; x < r.notes[1] && r.note[1][x].type != RG_MACT_WELCOME; x++)
+        given_up |= r.note[1][x].type == RG_MACT_DISCONNECT;
+    cr_assert(given_up && !m->peers_high);
+    rig_end(&r);
+}
+
+/* Member 3 alone stays with a coordinator that the others cannot reach any more, and is served until that falls silent.
+ * The others have had the time to find an office since, so it does not wait for one to come back. */
+Test(search, the_office_says_that_it_acts_no_more__it_is_looked_for_elsewhere_at_once) {
+    group(4);
+    for (int i = 0; i < 3; i++) {
+        uint64_t conn = r.conn[i];
+        control_breaks(i);
+        rig_coord(&r, RG_CEV_CLOSED, conn, NULL, 0);
+    }
+    uint32_t at = r.notes[3];
+    uint64_t from = r.now;
+    while (!did(3, at, RG_MACT_CONTROL) && r.now < from + 4 * RIG_HEARTBEAT) rig_pass(&r, RIG_HEARTBEAT / 16);
+    cr_assert(!r.coord->acting && did(3, at, RG_MACT_CONTROL));
+    cr_assert(r.m[3]->target == rg_member_id(r.m[0]), "%llu", (unsigned long long)r.m[3]->target);
+    rig_end(&r);
+}
+
 /* Until such a one is back nothing goes on, so it must not sit on a connection that nobody answers on. */
 Test(search, a_join_is_not_answered_and_the_group_is_known__dialled_anew_in_two_heartbeats) {
     enters_unheard(0);
