@@ -570,6 +570,8 @@ static void case_note(env_t *e) {
     CHECK(e, UNTIL(e, e->ep[1].note == 43 && ended(e, 1, 2, RG_TP_DONE)));
 }
 
+#include "conformance_peek.h"
+
 static void case_three(env_t *e) {
     uint8_t in[2][64];
     CHECK(e, start(e, 0, nonce) == 0 && start(e, 1, nonce) == 0 && start(e, 2, nonce) == 0);
@@ -767,6 +769,7 @@ static const struct {
     CASE(peer_death),
     CASE(wake),
     CASE(note),
+    CASE(peek),
     CASE(three),
     TCP_CASE(strangers),
     TCP_CASE(refused_connection),

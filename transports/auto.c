@@ -543,6 +543,27 @@ static int auto_recv(rg_tp_t *tp, uint32_t index, const rg_tp_recv_t *r) {
     return tp->side[l->via].t->recv(tp->side[l->via].tp, index, r);
 }
 
+static const side_t *side_of(const rg_tp_t *tp, uint32_t index) {
+    const auto_link_t *l = link_at(tp, index);
+    const side_t *s = l && l->state == AUTO_UP ? &tp->side[l->via] : NULL;
+    return s && s->t->peek ? s : NULL;
+}
+
+static int auto_put(rg_tp_t *tp, uint32_t index, const rg_tp_send_t *send) {
+    const side_t *s = side_of(tp, index);
+    return s ? s->t->put(s->tp, index, send) : 0;
+}
+
+static const void *auto_peek(rg_tp_t *tp, uint32_t index, const rg_tag_t *tag, uint64_t len) {
+    const side_t *s = side_of(tp, index);
+    return s ? s->t->peek(s->tp, index, tag, len) : NULL;
+}
+
+static uint64_t auto_taken(rg_tp_t *tp, uint32_t index) {
+    const side_t *s = &tp->side[tp->links[index]->via];
+    return s->t->taken(s->tp, index);
+}
+
 static void auto_note(rg_tp_t *tp, uint32_t index, uint64_t note, int flush) {
     for (int i = 0; i < 2; i++)
         if (tp->side[i].tp) tp->side[i].t->note(tp->side[i].tp, index, note, flush);
@@ -764,8 +785,9 @@ static int auto_wake_fd(rg_tp_t *tp) { return tp->epoll; }
 #define PAIR_TABLE                                                                                                     \
     .set_nonce = auto_set_nonce, .connect = auto_connect, .send = auto_send, .recv = auto_recv, .note = auto_note,     \
     .poll = auto_poll, .arm = auto_arm, .fence = auto_fence, .drop = auto_drop, .stats = auto_stats,                   \
-    .wake_fd = auto_wake_fd, .close = auto_close, .link_info = auto_link_info, .visitor = auto_visitor,                \
-    .places = auto_places, .route = auto_route, .relay = auto_relay, .work = auto_work,
+    .wake_fd = auto_wake_fd, .close = auto_close, .link_info = auto_link_info, .put = auto_put, .peek = auto_peek,     \
+    .taken = auto_taken, .visitor = auto_visitor, .places = auto_places, .route = auto_route, .relay = auto_relay,     \
+    .work = auto_work,
 
 const rg_transport_t rg_transport_auto = {
     .struct_size = sizeof(rg_transport_t), .name = "auto", .open = auto_open, PAIR_TABLE

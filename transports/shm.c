@@ -274,6 +274,18 @@ static int shm_send(rg_tp_t *tp, uint32_t index, const rg_tp_send_t *s) {
     return RG_OK;
 }
 
+static int shm_put(rg_tp_t *tp, uint32_t index, const rg_tp_send_t *s) {
+    link_t *l = link_at(tp, index);
+    return l && l->state == LINK_UP && !l->send_head && s->tag.epoch >= tp->fence && rgm_send_now(tp, l, s);
+}
+
+static const void *shm_peek(rg_tp_t *tp, uint32_t index, const rg_tag_t *tag, uint64_t len) {
+    link_t *l = link_at(tp, index);
+    return l && l->state == LINK_UP ? rgm_peek(tp, l, tag, len) : NULL;
+}
+
+static uint64_t shm_taken(rg_tp_t *tp, uint32_t index) { return rgm_taken(tp, tp->links[index]); }
+
 static int shm_recv(rg_tp_t *tp, uint32_t index, const rg_tp_recv_t *r) {
     link_t *l = link_at(tp, index);
     if (!usable(l)) return refuse(tp, index, r->cookie, RG_TP_GONE);
@@ -435,4 +447,7 @@ const rg_transport_t rg_transport_shm = {
     .wake_fd = shm_wake_fd,
     .close = shm_close,
     .link_info = shm_link_info,
+    .put = shm_put,
+    .peek = shm_peek,
+    .taken = shm_taken,
 };

@@ -301,6 +301,10 @@ typedef struct link {
     uint32_t n_mapped, mapped_hint;
     uint64_t note_in;
     uint8_t note_dirty;
+    /* What rgm_peek() showed last. */
+    frame_t shown;
+    uint32_t shown_size;      /* in the ring; 0: nothing is shown */
+    unasked_t *shown_unasked; /* not NULL: it is this one */
     uint64_t sent, received;
     char text[320];
 } link_t;
@@ -397,6 +401,8 @@ int rgm_tx_waits(const link_t *l);
 /* ---- shm_rx.c ---- */
 int rgm_rx(rg_tp_t *tp, link_t *l); /* frames taken; -1: the link is gone */
 int rgm_rx_ready(const link_t *l);
+const void *rgm_peek(rg_tp_t *tp, link_t *l, const rg_tag_t *tag, uint64_t len);
+uint64_t rgm_taken(rg_tp_t *tp, link_t *l);
 void rgm_publish(link_t *l);
 int rgm_from_unasked(rg_tp_t *tp, link_t *l, recv_op_t *op); /* 1: its message is here already */
 void rgm_unasked_fence(link_t *l, uint64_t epoch);

@@ -182,13 +182,16 @@ static int on_acks(rg_tp_t *tp, link_t *l, const frame_t *h, const void *p) {
     return 1;
 }
 
+static void on_note(rg_tp_t *tp, link_t *l, uint64_t note) {
+    if (note == l->note_in) return;
+    l->note_in = note;
+    tp->n_notes += !l->note_dirty;
+    l->note_dirty = 1;
+}
+
 static int on_frame(rg_tp_t *tp, link_t *l, const frame_t *h, const uint8_t *p) {
     slot_id_t id = { h->tag.ord, h->tag.sig };
-    if (h->note != l->note_in) {
-        l->note_in = h->note;
-        tp->n_notes += !l->note_dirty;
-        l->note_dirty = 1;
-    }
+    on_note(tp, l, h->note);
     switch (h->type) {
     case FRAME_DATA: return on_data(tp, l, h, p);
     case FRAME_LARGE: return on_large(tp, l, h, p);
@@ -226,8 +229,14 @@ int rgm_rx_ready(const link_t *l) {
     return LOAD_ACQUIRE(&f->mark) == l->in_key + l->rpos && !l->stalled;
 }
 
+static void passed(link_t *l) {
+    if (l->rpos - l->published >= l->in_ring / 4 || (l->rpos != l->published && LOAD(&l->in->starved))) rgm_publish(l);
+}
+
 int rgm_rx(rg_tp_t *tp, link_t *l) {
     int n = 0;
+    l->shown_size = 0;
+    l->shown_unasked = NULL;
     for (; n < FRAMES_PER_TURN; n++) {
         frame_t h;
         const uint8_t *p;
@@ -244,6 +253,62 @@ int rgm_rx(rg_tp_t *tp, link_t *l) {
         if (rc == 0) break;
         l->rpos += size;
     }
-    if (l->rpos - l->published >= l->in_ring / 4 || (l->rpos != l->published && LOAD(&l->in->starved))) rgm_publish(l);
+    passed(l);
     return n;
+}
+
+/* ---- Messages where they lie ---- */
+
+static const void *peek_unasked(link_t *l, const rg_tag_t *tag, uint64_t len, int *there) {
+    unasked_t *u = l->unasked;
+    while (u && !tag_equal(&u->tag, tag)) u = u->next;
+    *there = u != NULL;
+    if (!u || u->is_large || u->tag.sig != tag->sig || u->len != len) return NULL;
+    l->shown_unasked = u;
+    return u->bytes;
+}
+
+/* What is not the message looked for, or a word of how far the peer is, stays for rgm_rx(), which knows what to do. */
+const void *rgm_peek(rg_tp_t *tp, link_t *l, const rg_tag_t *tag, uint64_t len) {
+    const uint8_t *p;
+    int there = 0, bad = 0;
+    l->shown_unasked = NULL;
+    l->shown_size = 0;
+    if (tag->epoch < tp->fence) return NULL;
+    const void *early = l->unasked ? peek_unasked(l, tag, len, &there) : NULL;
+    if (there) return early;
+    for (;;) {
+        uint32_t size = frame_get(l, &l->shown, &p, &bad);
+        if (!size || bad) return NULL;
+        if (l->shown.type == FRAME_NOTE) on_note(tp, l, l->shown.note);
+        else if (l->shown.type != FRAME_PAD) {
+            if (l->shown.type != FRAME_DATA || l->shown.len != len || l->shown.tag.sig != tag->sig ||
+                !tag_equal(&l->shown.tag, tag))
+                return NULL;
+            l->shown_size = size;
+            return p;
+        }
+        l->rpos += size;
+    }
+}
+
+uint64_t rgm_taken(rg_tp_t *tp, link_t *l) {
+    if (l->shown_unasked) {
+        unasked_t **at = &l->unasked;
+        while (*at != l->shown_unasked) at = &(*at)->next;
+        unasked_remove(l, at); /* it was counted when it came */
+        l->shown_unasked = NULL;
+    } else if (l->shown_size) {
+        on_note(tp, l, l->shown.note);
+        count_in(tp, l, l->shown.len);
+        l->rpos += l->shown_size;
+        l->stalled = 0;
+        l->shown_size = 0;
+        passed(l);
+    }
+    if (l->note_dirty) {
+        l->note_dirty = 0;
+        tp->n_notes--;
+    }
+    return l->note_in;
 }
