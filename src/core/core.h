@@ -30,6 +30,8 @@ typedef struct rg_op_key {
 #define RG_SET_ALL 0u
 #define RG_SET_PAIR (1ull << 63) /* | sender's id << 31 | receiver's id; sub-groups have this bit clear */
 #define RG_SET_ID_MAX 0x7fffffffu
+/* The watermark form of a key of tag 0: everything of tag 0 below it. */
+static inline uint64_t rg_key_note(rg_op_key_t k) { return k.gen << 32 | (k.op & 0xffffffffu); }
 #define RG_CORE_MAX_SETS 256
 #define RG_ROOT_GONE 0x7fffffffu /* as the root of an operation: a rank that nobody has any more */
 static inline uint64_t rg_set_pair(uint64_t from, uint64_t to) { return RG_SET_PAIR | from << 31 | to; }
@@ -109,15 +111,19 @@ typedef enum rg_mev {
                             fenced, at activation. The keys of one set and tag ascend by generation and number; those
                             other than tag 0 of the whole group take rule L */
     RG_MEV_OP_COMPLETE,  /* the whole result of `key` is here -> ACT_OP_COMMIT at once under rule S */
-    RG_MEV_OP_DONE,      /* rule L: the DONE barrier of `key` ended -> ACT_OP_COMMIT */
-    RG_MEV_OP_FETCHED,   /* the result of a FORWARDed `key` arrived -> ACT_OP_COMMIT */
-    RG_MEV_OP_FAIL,      /* this member wants `key` ended with `status` (TIMEOUT, CANCELLED, MISMATCH); blame `peer` or
-                            0; text */
-    RG_MEV_WATERMARK,    /* member `peer` said by note that it has completed everything below `note` */
-    RG_MEV_LEAVE,        /* the caller leaves */
-    RG_MEV_NET,          /* measurements of this member's links: net */
-    RG_MEV_RETURN,       /* a standalone coordinator answers again: an office that is hosted here gives way to it */
-    RG_MEV_RELEASE       /* a candidate that was told to `hold` may enter now */
+    RG_MEV_OP_RAN,  /* what OP_START and OP_COMPLETE of `key` and `sig` together say, of an operation under rule S for
+                       which rg_member_may_run() held when it was called, and before any other event: the commit
+                       that follows may have been carried out already. Those from the last known one to this that
+                       were not told of are over at all participants */
+    RG_MEV_OP_DONE, /* rule L: the DONE barrier of `key` ended -> ACT_OP_COMMIT */
+    RG_MEV_OP_FETCHED, /* the result of a FORWARDed `key` arrived -> ACT_OP_COMMIT */
+    RG_MEV_OP_FAIL,    /* this member wants `key` ended with `status` (TIMEOUT, CANCELLED, MISMATCH); blame `peer` or
+                          0; text */
+    RG_MEV_WATERMARK,  /* member `peer` said by note that it has completed everything below `note` */
+    RG_MEV_LEAVE,      /* the caller leaves */
+    RG_MEV_NET,        /* measurements of this member's links: net */
+    RG_MEV_RETURN,     /* a standalone coordinator answers again: an office that is hosted here gives way to it */
+    RG_MEV_RELEASE     /* a candidate that was told to `hold` may enter now */
 } rg_mev_t;
 
 typedef struct rg_member_event {
@@ -231,6 +237,10 @@ uint32_t rg_member_participants(const rg_member_t *m, uint64_t gen, uint64_t *id
  * list, or defined before with another list. Dropping one that still has operations is ERR_INVALID. */
 rg_status_t rg_member_set_define(rg_member_t *m, uint64_t set, const uint64_t *ids, uint32_t n);
 rg_status_t rg_member_set_drop(rg_member_t *m, uint64_t set);
+/* 1 when an operation of tag 0 that is called now, of generation gen, would run at once, and would be committed as soon
+ * as its result is here if nothing else happens until then; though it is the untold-th that the machine has not heard
+ * of (RG_MEV_OP_RAN). */
+int rg_member_may_run(const rg_member_t *m, uint64_t gen, uint32_t untold);
 /* Why the last RG_MEV_OP_START or rg_member_set_define() was not taken: what was wrong, what to do. Never NULL. */
 const char *rg_member_why(const rg_member_t *m);
 /* For a rooted operation that others started before the last view change: the data epoch whose ranks its root argument

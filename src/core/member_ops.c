@@ -474,6 +474,28 @@ static rg_status_t op_start(rg_member_t *m, const rg_member_event_t *ev) {
     return RG_OK;
 }
 
+int rg_member_may_run(const rg_member_t *m, uint64_t gen, uint32_t untold) {
+    return m->have_view && !m->told && !m->fenced && gen == m->gen && !m->ofirst && !m->ents_marked && !m->delayed &&
+           m->kept + untold <= RG_KEEP_MAX && m->ents_own + untold <= RG_CORE_MAX_OPS;
+}
+
+/* The caller knows the outcome, so there is none to be given: what does not fit is a mistake of the caller's. */
+static rg_status_t op_ran(rg_member_t *m, const rg_member_event_t *ev) {
+    rg_op_key_t key = ev->key, before = { key.gen, key.op - 1, RG_SET_ALL };
+    uint64_t limit = m->peer_min > m->ack_min ? m->peer_min : m->ack_min;
+    if (!rg_member_may_run(m, key.gen, 1) || rg_key_tagged(key) || key.op < m->next0 || ev->sig.rule_l)
+        return RG_ERR_BUG;
+    if (key.op > m->next0 && rg_key_note(before) >= limit) return RG_ERR_BUG; /* its copy would be missing */
+    m->next0 = key.op + 1;
+    rg_ent_t *e = rg_ent_add(m, key, RG_ENT_RUNNING);
+    if (!e) return RG_ERR_BUG;
+    e->sig = ev->sig;
+    e->numbering = m->view.data_epoch;
+    rg_op_commit(m, e, m->view.data_epoch, rg_key_participants(m, key) > 1);
+    rg_ops_note(m, 0);
+    return RG_OK;
+}
+
 static void op_complete(rg_member_t *m, rg_ent_t *e) {
     int alone = rg_key_participants(m, e->key) <= 1;
     if (alone) {
@@ -505,6 +527,7 @@ static void op_fail(rg_member_t *m, rg_ent_t *e, const rg_member_event_t *ev) {
 
 rg_status_t rg_ops_event(rg_member_t *m, const rg_member_event_t *ev) {
     if (ev->type == RG_MEV_OP_START) return op_start(m, ev);
+    if (ev->type == RG_MEV_OP_RAN) return op_ran(m, ev);
     rg_ent_t *e = m->have_view && !m->told ? rg_ent_find(m, ev->key) : NULL;
     if (!e) return RG_OK; /* it ended meanwhile */
     if (ev->type == RG_MEV_OP_FAIL) {

@@ -241,8 +241,6 @@ static inline int rg_sig_mutual(const rg_op_sig_t *s) {
 }
 static inline int rg_map_bit(const uint8_t *map, uint32_t i) { return map[i / 8] >> (i % 8) & 1; }
 static inline void rg_map_set(uint8_t *map, uint32_t i) { map[i / 8] |= (uint8_t)(1u << (i % 8)); }
-/* The watermark form of a key of tag 0: everything of tag 0 below it. */
-static inline uint64_t rg_key_note(rg_op_key_t k) { return k.gen << 32 | (k.op & 0xffffffffu); }
 int rg_sig_same(const rg_op_sig_t *a, const rg_op_sig_t *b);
 
 #endif

@@ -31,6 +31,73 @@ Test(op, rule_s_copies__released_by_heartbeats_alone) {
     rig_end(&r);
 }
 
+static const rig_note_t *last_note(rig_t *of, int i) {
+    const rig_note_t *n = NULL;
+    for (uint32_t k = 0; k < of->notes[i]; k++)
+        if (of->note[i][k].type == RG_MACT_NOTE) n = &of->note[i][k];
+    return n;
+}
+
+/* One member hears of each operation at its start and its end, another one afterwards, of some not at all: what both
+ * know then, keep, and say of themselves is the same, and so is what they do when a member is lost. */
+Test(op, told_of_what_ran_afterwards__as_if_told_at_once) {
+    static rig_t late;
+    for (int skipped = 0; skipped < 2; skipped++) {
+        rg_op_sig_t s = sig_of(0, RG_RETRY);
+        rig_group(&r, 3);
+        rig_group(&late, 3);
+        for (uint64_t q = 0; q < 5; q++) {
+            rig_op(&r, 0, RG_MEV_OP_START, key_of(0, 0, q), s);
+            rig_op(&r, 0, RG_MEV_OP_COMPLETE, key_of(0, 0, q), s);
+        }
+        for (int i = 1; i < 3; i++) { /* the others are past the first three */
+            rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_WATERMARK, .peer = rg_member_id(r.m[i]), .note = 3 });
+            rig_member(&late, 0,
+                       (rg_member_event_t){ .type = RG_MEV_WATERMARK, .peer = rg_member_id(late.m[i]), .note = 3 });
+        }
+        for (uint64_t q = skipped ? 3 : 0; q < 5; q++) {
+            cr_assert(rg_member_may_run(late.m[0], 0, 1));
+            rig_op(&late, 0, RG_MEV_OP_RAN, key_of(0, 0, q), s);
+            const rig_note_t *n = told(&late, 0, RG_MACT_OP_COMMIT, key_of(0, 0, q));
+            cr_assert(n && n->keep == (q >= 3) && n->computed == 1, "operation %d", (int)q);
+        }
+        cr_assert(last_note(&r, 0)->note == 5 && last_note(&late, 0)->note == 5);
+        cr_assert(!rg_member_drained(r.m[0]) && !rg_member_drained(late.m[0]));
+        cr_assert(r.m[0]->next0 == late.m[0]->next0 && r.m[0]->kept_map == 0x18 && late.m[0]->kept_map);
+        rig_t *both[2] = { &r, &late };
+        for (int k = 0; k < 2; k++) { /* one of the others has not begun the last two, and is given them */
+            rig_kill(both[k], 2);
+            for (uint64_t q = 3; q < 5; q++) {
+                if (q == 3) rig_op(both[k], 1, RG_MEV_OP_START, key_of(0, 0, 0), s);
+                if (q == 3) rig_op(both[k], 1, RG_MEV_OP_FETCHED, key_of(0, 0, 0), s);
+            }
+            rig_pass(both[k], RIG_HEARTBEAT);
+            cr_assert(rg_member_view(both[k]->m[0])->n == 2);
+        }
+        uint32_t serves[2] = { 0, 0 };
+        for (int k = 0; k < 2; k++)
+            for (uint32_t i = 0; i < both[k]->notes[0]; i++) serves[k] += both[k]->note[0][i].type == RG_MACT_OP_SERVE;
+        cr_assert(serves[0] == serves[1], "%u and %u copies are given", serves[0], serves[1]);
+        rig_end(&r);
+        rig_end(&late);
+    }
+}
+
+/* What does not fit is refused: the copies of what was left out would be missing, or the order would be another. */
+Test(op, told_of_what_ran__others_are_not_past_what_was_left_out__refused) {
+    rg_op_sig_t s = sig_of(0, RG_RETRY);
+    rig_group(&r, 2);
+    rg_member_event_t ev = { .type = RG_MEV_OP_RAN, .key = key_of(0, 0, 1), .sig = s };
+    cr_assert(rig_step(&r, 0, ev) == RG_ERR_BUG);
+    ev.key = k0;
+    cr_assert(rig_step(&r, 0, ev) == RG_OK && rig_step(&r, 0, ev) == RG_ERR_BUG);
+    cr_assert(!rg_member_may_run(r.m[0], 1, 1) && !rg_member_may_run(r.m[0], 0, 64) &&
+              rg_member_may_run(r.m[0], 0, 63));
+    rig_op(&r, 0, RG_MEV_OP_START, key_of(0, 0, 1), s);
+    cr_assert(!rg_member_may_run(r.m[0], 0, 1), "one is under way");
+    rig_end(&r);
+}
+
 Test(op, rule_l__committed_only_when_the_barrier_has_ended) {
     rig_group(&r, 2);
     rg_op_key_t k = key_of(0, 7, 0);
