@@ -162,6 +162,17 @@ static void exec_finish(rg_request_t *op, uint32_t i) {
         if (--op->rem[p->outs[k]] == 0) mark_ready(op, p->outs[k]);
 }
 
+void rg_exec_sent(rg_request_t *op, uint32_t ranks) {
+    const rg_plan_t *p = op->plan;
+    for (uint32_t k = 0; k < p->n_peers; k++) {
+        uint32_t i = p->sends[p->first_send[k]];
+        if (p->peers[k] >= 32 || !(ranks >> p->peers[k] & 1)) continue;
+        op->next_send[k]++;
+        op->res.bytes_sent += p->s->steps[i].a.len * op->buf_elem[p->s->steps[i].a.buf];
+        exec_finish(op, i);
+    }
+}
+
 /* A message from several pieces is packed into a block of its own for as long as it is under way: a piece of the
  * pipeline, never the whole buffer. */
 static uint8_t *exec_pack(rg_request_t *op, uint32_t i, rg_span_t a) {

@@ -159,6 +159,52 @@ typedef struct rg_kept {
     int released;
 } rg_kept_t;
 
+/* ---- Operations that are quick (quick.c) ---------------------------------------------------------------------------
+ */
+
+#define RG_QUICK_PEERS 8u  /* most members */
+#define RG_QUICK_SHAPES 8u /* kinds of calls that are remembered */
+#define RG_QUICK_DONE 8u   /* results that the core has not heard of */
+
+typedef enum rg_quick_how { RG_QUICK_NOT, RG_QUICK_FOLD, RG_QUICK_GATHER, RG_QUICK_MEET } rg_quick_how_t;
+
+typedef struct rg_quick_shape {
+    rg_op_sig_t sig;
+    rg_quick_how_t how;
+    rg_roster_t *roster; /* NULL: free */
+    const rg_order_t *orders;
+    uint32_t tag_sig, elem, acc;
+    uint64_t bytes, keep_bytes; /* of a message; of the result as all have it */
+    rg_red_t own, mid, last;
+} rg_quick_shape_t;
+
+typedef struct rg_quick_done {
+    rg_op_key_t key;
+    rg_op_sig_t sig;
+    rg_kept_t *kept; /* NULL: the core has it now */
+} rg_quick_done_t;
+
+typedef struct rg_quick {
+    rg_quick_shape_t shape[RG_QUICK_SHAPES];
+    uint32_t next_shape, n_done;
+    int telling, test; /* test: 1: never quick; 2: waits for the others for as long as it takes */
+    uint64_t runs;     /* how many there were */
+    rg_quick_done_t done[RG_QUICK_DONE];
+    uint64_t note_of, note[RG_QUICK_PEERS]; /* how far the others are, by rank, in that data epoch */
+    uint8_t *acc;                           /* partial values, and behind them our own part as such */
+} rg_quick_t;
+
+typedef struct rg_quick_call {
+    rg_kind_t kind;
+    rg_dtype_t dtype;
+    rg_op_t op;
+    rg_on_fault_t on_fault; /* where the kind leaves a choice */
+    uint64_t count;
+    const void *in;
+    void *out;
+    rg_result_t *result; /* may be NULL */
+} rg_quick_call_t;
+
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 typedef enum rg_op_state {
@@ -201,6 +247,7 @@ struct rg_request {
     rg_op_state_t state;
     uint32_t slot, uid; /* index in g->ops; uid changes with every run, so that late completions do not match */
     int blocking;       /* the caller's frame owns it */
+    uint32_t presend;   /* ranks whose first message is out already (quick.c) */
     int spoiled;        /* the input is overwritten and cannot be restored: undo is off */
     int failing;        /* OP_FAIL was told */
     int taken;          /* in use: not on the free list */
@@ -395,6 +442,8 @@ struct rg_group {
     size_t blocks_small;                  /* bytes in those below 64 KiB */
     int blocks_shared;                    /* the transport lets peers read large blocks where they are */
     rg_kept_t *kept, *kept_free;
+    rg_quick_t quick;
+    uint64_t note; /* how far this member has said to be */
     struct {
         uint64_t from;
         rg_tag_t tag;
@@ -488,6 +537,7 @@ void rg_netstat_tick(rg_group_t *g, uint64_t now);
 rg_status_t rg_exec_start(rg_request_t *op);
 void rg_exec_pump(rg_request_t *op);
 void rg_exec_step_done(rg_request_t *op, uint32_t step);
+void rg_exec_sent(rg_request_t *op, uint32_t ranks); /* these have been sent their first message */
 void rg_exec_stop(rg_request_t *op);
 uint64_t rg_exec_waits_for(const rg_request_t *op); /* member id, 0: nobody */
 
@@ -527,7 +577,21 @@ uint64_t rg_ops_next_deadline(const rg_group_t *g);
 void rg_op_completion(rg_group_t *g, const rg_completion_t *c);
 void rg_op_verdict(rg_group_t *g, const rg_todo_t *t);
 void rg_kept_free_all(rg_group_t *g);
+/* A copy of a result that is made elsewhere; NULL without memory. Then kept, or given back. */
+rg_kept_t *rg_kept_new(rg_group_t *g, uint64_t bytes, const rg_op_sig_t *sig);
+void rg_kept_add(rg_group_t *g, rg_kept_t *k);
+void rg_kept_put(rg_group_t *g, rg_kept_t *k);
 void rg_op_destroy(rg_request_t *op); /* frees the object and what it holds */
+
+/* quick.c */
+void rg_quick_learn(const rg_request_t *op);
+int rg_quick_run(rg_group_t *g, const rg_quick_call_t *c, uint32_t *sent);
+void rg_quick_tell(rg_group_t *g);
+void rg_quick_commit(rg_group_t *g, rg_op_key_t key, int keep);
+void rg_quick_forget(rg_group_t *g); /* the roster is another one */
+void rg_quick_free(rg_group_t *g);
+/* Says to all how far this member is; the core may be behind what has been said. */
+void rg_say_note(rg_group_t *g, uint64_t note, int flush);
 
 /* batch.c: messages to oneself, and requests that stand for several */
 rg_status_t rg_self_submit(rg_request_t *op);
@@ -547,7 +611,9 @@ void rg_relay_between(rg_group_t *g, const rg_member_action_t *a);
 /* progress.c */
 void rg_lock(rg_group_t *g);
 void rg_unlock(rg_group_t *g);
-int rg_progress(rg_group_t *g, uint64_t now); /* one round, locked; 1 when something happened */
+int rg_progress(rg_group_t *g, uint64_t now);      /* one round, locked; 1 when something happened */
+void rg_progress_due(rg_group_t *g, uint64_t now); /* one, when the last is a while ago */
+void rg_tell_notes(rg_group_t *g, uint64_t now);
 /* Drives or waits until *flag is non-zero or deadline_ns has passed or the group is over. Locked on entry and exit. */
 void rg_drive(rg_group_t *g, int (*finished)(void *arg), void *arg, uint64_t deadline_ns);
 void rg_help(rg_group_t *g); /* one round beside whoever drives */

@@ -301,6 +301,7 @@ static int drained(void *arg) {
 static void leave_in_order(rg_group_t *g) {
     const uint64_t limit = (uint64_t)g->cfg.op_timeout_ms * 1000000u, beat = (uint64_t)g->cfg.heartbeat_ms * 1000000u;
     const uint64_t until = rg_os_now_ns() + limit, tell = beat < limit / 4 ? beat : limit / 4;
+    rg_quick_tell(g); /* copies of these may be needed, too */
     g->leaving = 1;
     if (g->open_ops) rg_data_fence(g); /* their callers get their buffers back, while this call goes on for a while */
     rg_ops_finish_all(g, RG_ERR_CLOSED, "the group was left");
@@ -335,6 +336,7 @@ void rg_group_free(rg_group_t *g) {
     rg_wake_thread(g);
     rg_unlock(g);
     if (g->thread_running) pthread_join(g->thread, NULL);
+    rg_quick_free(g);
     rg_kept_free_all(g);
     rg_office_close(g);
     if (g->tp) g->tp_ops->close(g->tp);

@@ -189,7 +189,7 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a) {
         g->boundary_gen = a->gen;
         if (g->cond_waiters) pthread_cond_broadcast(&g->cond); /* its caller waits there when another thread drives */
         break;
-    case RG_MACT_NOTE: g->tp_ops->note(g->tp, RG_TP_ALL_LINKS, a->note, (int)a->flush); break;
+    case RG_MACT_NOTE: rg_say_note(g, a->note, (int)a->flush); break;
     case RG_MACT_CONTROL: rg_control_aim(g, a); break;
     case RG_MACT_OFFICE_OPEN: rg_office_open(g, a); break;
     case RG_MACT_OFFICE_CLOSE: rg_office_close(g); break;
@@ -223,6 +223,7 @@ static void run_todo(rg_group_t *g) {
 
 /* The one door to the core. Fills in what every event carries, takes all actions out, and carries them out. */
 rg_status_t rg_core_event(rg_group_t *g, rg_member_event_t *ev) {
+    if (g->quick.n_done && !g->quick.telling) rg_quick_tell(g); /* what ran before this happened */
     if (g->phase == RG_PHASE_OVER) return g->over;
     if (!ev->now_ns) ev->now_ns = rg_os_now_ns();
     if (ev->now_ns >= rg_member_deadline(g->core)) /* then this may send a heartbeat, which has these */

@@ -82,6 +82,7 @@ rg_request_t *rg_op_alloc(rg_group_t *h) {
     op->h = h;
     op->taken = 1;
     op->blocking = op->failing = op->executing = op->spoiled = 0;
+    op->presend = 0;
     op->in_place = op->covers = op->weighted = op->self = op->stale = op->saved_whole = 0;
     op->in.kind = op->out.kind = RG_LAYOUT_PLAIN;
     op->in.base = op->out.base = NULL;
@@ -348,6 +349,9 @@ static void op_run(rg_request_t *op) {
         rg_op_fail(op, st, 0, text[0] ? text : rg_strerror(st));
         return;
     }
+    if (op->presend) rg_exec_sent(op, op->presend);
+    else if (op->blocking) rg_quick_learn(op);
+    op->presend = 0;
     op_check_strays(op);
     rg_exec_pump(op);
 }
@@ -380,6 +384,28 @@ static void op_fetch(rg_request_t *op, uint64_t donor) {
     else if (rc < 0) rg_op_fail(op, (rg_status_t)rc, 0, rg_strerror((rg_status_t)rc));
 }
 
+rg_kept_t *rg_kept_new(rg_group_t *g, uint64_t bytes, const rg_op_sig_t *sig) {
+    rg_kept_t *k = g->kept_free;
+    if (k) g->kept_free = k->next;
+    else if (!(k = calloc(1, sizeof *k))) return NULL;
+    *k = (rg_kept_t){ .len = bytes, .sig = sig_hash(sig, 0), .block = bytes ? rg_block_get(g, bytes) : NULL };
+    if (k->block || !bytes) return k;
+    rg_kept_put(g, k);
+    return NULL;
+}
+
+void rg_kept_add(rg_group_t *g, rg_kept_t *k) {
+    k->next = g->kept;
+    g->kept = k;
+}
+
+void rg_kept_put(rg_group_t *g, rg_kept_t *k) {
+    rg_block_put(g, k->block);
+    k->block = NULL;
+    k->next = g->kept_free;
+    g->kept_free = k;
+}
+
 static rg_kept_t *kept_find(rg_group_t *g, rg_op_key_t key) {
     rg_kept_t *k = g->kept;
     while (k && !same_key(k->key, key)) k = k->next;
@@ -390,10 +416,7 @@ static void kept_drop(rg_group_t *g, rg_kept_t *k) {
     rg_kept_t **at = &g->kept;
     while (*at != k) at = &(*at)->next;
     *at = k->next;
-    rg_block_put(g, k->block);
-    k->block = NULL;
-    k->next = g->kept_free;
-    g->kept_free = k;
+    rg_kept_put(g, k);
 }
 
 static void kept_serve(rg_group_t *g, rg_op_key_t key, uint64_t peer) {
@@ -473,11 +496,9 @@ static void op_keep_copy(rg_request_t *op) {
     rg_kept_t *k = g->kept_free; /* there is one: see kept_reserve() */
     if (!k) return;
     g->kept_free = k->next;
-    *k = (rg_kept_t){
-        .next = g->kept, .key = op->key, .block = op->keep, .len = op->keep_bytes, .sig = sig_hash(&op->sig, 0)
-    };
+    *k = (rg_kept_t){ .key = op->key, .block = op->keep, .len = op->keep_bytes, .sig = sig_hash(&op->sig, 0) };
     op->keep = NULL;
-    g->kept = k;
+    rg_kept_add(g, k);
 }
 
 static void op_commit(rg_request_t *op, uint64_t computed, int keep) {
@@ -571,6 +592,7 @@ void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
         return;
     }
     rg_request_t *op = rg_op_find(g, t->key);
+    if (!op && t->type == RG_MACT_OP_COMMIT) rg_quick_commit(g, t->key, (int)t->keep);
     if (!op) return;
     if (op->frozen_at) {
         op->res.fault_ns += rg_os_now_ns() - op->frozen_at;

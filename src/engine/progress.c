@@ -68,7 +68,11 @@ static void begin_anew(rg_group_t *g, uint32_t link, uint64_t now) {
 /* What members said of how far they are. That lets copies go, which nobody waits for: it is told to the core in a round
  * that brings nothing else, so that it does not stand between a result and its caller. A later word replaces an earlier
  * one, and the core takes one that comes late like one that was long on its way. */
-static void tell_notes(rg_group_t *g, uint64_t now) {
+void rg_tell_notes(rg_group_t *g, uint64_t now) {
+    if (g->quick.n_done && !g->quick.telling) { /* this comes first there */
+        rg_quick_tell(g);
+        return;
+    }
     if (!g->notes_due) return;
     g->notes_due = 0;
     for (uint32_t i = 0; i < g->n_links && g->phase != RG_PHASE_OVER; i++) {
@@ -88,7 +92,7 @@ static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
         g->notes_due++;
         return;
     }
-    tell_notes(g, now);                                         /* they were said before this happened */
+    rg_tell_notes(g, now);                                      /* they were said before this happened */
     if (c->link >= g->n_links || !g->links[c->link].id) return; /* no longer */
     rg_member_event_t ev = { .now_ns = now, .peer = g->links[c->link].id, .text = c->text };
     int anew = 0;
@@ -138,7 +142,7 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
         else if (!rg_netstat_completion(g, &c[i]) && !rg_side_completion(g, &c[i])) rg_op_completion(g, &c[i]);
         if (g->phase == RG_PHASE_OVER) break;
     }
-    if (g->notes_due && (!other || g->notes_due >= NOTES_MOST)) tell_notes(g, now);
+    if (g->notes_due && (!other || g->notes_due >= NOTES_MOST)) rg_tell_notes(g, now);
     if (n < COMPLETIONS) g->polls_drained = g->polls; /* what it had to report has been dealt with */
     return n;
 }
@@ -180,6 +184,10 @@ int rg_progress(rg_group_t *g, uint64_t now) {
     if (g->open_ops) rg_ops_check_deadlines(g, now);
     if (g->phase != RG_PHASE_OVER) rg_netstat_tick(g, now);
     return any;
+}
+
+void rg_progress_due(rg_group_t *g, uint64_t now) {
+    if (now - g->last_control_ns >= CONTROL_EVERY_NS) rg_progress(g, now);
 }
 
 /* The driver may sleep on what the transport had to wait for before this round: where that has changed it must look

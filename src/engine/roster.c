@@ -161,6 +161,7 @@ rg_roster_t *rg_roster_of(rg_request_t *op) {
 }
 
 static void rosters_forget(rg_group_t *g) {
+    rg_quick_forget(g);
     rg_roster_put(g->roster);
     g->roster = NULL;
     rg_roster_put(g->ordered);
