@@ -70,6 +70,7 @@ typedef struct rg_coll_desc {
     uint32_t rule_l;     /* 1: end with the DONE barrier */
     uint32_t in_place;   /* 1: IN and OUT are the same memory (schedules must be right either way) */
     uint32_t rank_order; /* 1: only algorithms that combine x0 op x1 op x2 ... from the left (deterministic) */
+    uint32_t hub;        /* 1: the DONE barrier goes through rank 0, in two hops, but with few messages */
     uint32_t prepare;    /* 1: IN is made ready by an exchange of weights first; the builder cares for it (seal) */
     /* Segments that differ: offsets and lengths in elements, one per rank; NULL: one after the other, all `count` long.
      * Lengths are equal on all ranks but for ALL_TO_ALL. Offsets may differ by rank, so a message may not span two
@@ -195,6 +196,9 @@ uint32_t *rg_sched_scratch(rg_schedule_t *s, size_t n);
  * rank has finished the steps in deps. One round up to 8 ranks. (Hensgen, Finkel, Manber 1988; radix as in
  * Bruck et al. 1997.) */
 void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps);
+
+/* The same through rank 0, which hears from all and then tells all: for ranks that share cores. */
+void rg_sched_star(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps);
 
 /* Link parameters for cost(): seconds per message, per byte on the wire, per byte reduced; the number of processes
  * that share a core (a hop between processes that do not run at once costs a switch). alpha and beta are those of the

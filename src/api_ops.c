@@ -93,7 +93,7 @@ rg_status_t rg_call_opts(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opt
 #define WHOLE_MAX 32768u
 
 /* A result may be shown before everybody has one only where all can have the same, and all have spoken. */
-static int ends_with_barrier(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o) {
+static int ends_with_barrier(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o, const rg_roster_t *r) {
     uint64_t most = op->g->cfg.small_bytes;
     op->keep_bytes = op->bytes;
     switch (c->kind) {
@@ -103,6 +103,9 @@ static int ends_with_barrier(rg_request_t *op, const rg_call_t *c, const rg_opts
         /* fall through */
     case RG_KIND_ALL_GATHER:
         if (op->lens) return 1;
+        /* Nobody gets more than it asked for by an all-gather, and where members share cores a barrier costs more than
+         * a copy. Who shares them is as certain as the number of members; what links are worth may change. */
+        if (c->kind == RG_KIND_ALL_GATHER && r->model.sharing > 1) break;
         most = most < WHOLE_MAX ? most : WHOLE_MAX;
         break;
     case RG_KIND_ALL_REDUCE:
@@ -164,7 +167,7 @@ static rg_status_t fill(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o
     }
     /* Buffers for another number of members cannot be judged: the operation ends, for all, before it looks at them. */
     if (st == RG_OK && c->kind != RG_KIND_BARRIER && !op->stale) st = rg_call_buffers(op, c, o, r);
-    op->sig.rule_l = (uint8_t)ends_with_barrier(op, c, o);
+    op->sig.rule_l = (uint8_t)ends_with_barrier(op, c, o, r);
     rg_roster_put(r);
     return st;
 }

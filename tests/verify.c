@@ -172,9 +172,10 @@ static void complain(const rg_algorithm_t *alg, const subject_t *x, const char *
     if (failures > 200) return;
     fprintf(stderr,
             "%s_%s size %" PRIu32 " root %" PRIu32 " count %" PRIu64 " chunk %" PRIu64 " rule_l %" PRIu32
-            " rank_order %" PRIu32 " prepare %" PRIu32 " lengths %d place %d topology %d measured %d: %s\n",
+            " hub %" PRIu32 " rank_order %" PRIu32 " prepare %" PRIu32
+            " lengths %d place %d topology %d measured %d: %s\n",
             rg_kind_name(alg->kind), alg->name, x->d.size, x->d.root, x->d.count, x->d.chunk, x->d.rule_l,
-            x->d.rank_order, x->d.prepare, x->lengths, x->place, x->topology, x->measured, what);
+            x->d.hub, x->d.rank_order, x->d.prepare, x->lengths, x->place, x->topology, x->measured, what);
 }
 
 /* ---- Proofs ----------------------------------------------------------------------------------------------------- */
@@ -232,6 +233,7 @@ static uint32_t prove_options(const rg_algorithm_t *alg, subject_t *x, int all) 
         x->d.rule_l = bits & 1;
         x->d.rank_order = bits >> 1 & 1;
         x->d.prepare = bits >> 2;
+        x->d.hub = x->d.rule_l && (x->d.count + x->d.root) % 2;
         if (!reduces && (x->d.rank_order || x->d.prepare)) continue;
         if (x->d.prepare && (!all || x->d.rule_l != x->d.size % 2)) continue;
         done += (uint32_t)prove(alg, x);
@@ -640,6 +642,7 @@ static subject_t small(const rg_algorithm_t *alg, uint32_t n, uint64_t count, ui
 /* Some shapes of each kind, small enough that every step can be spoilt in every way. */
 static void mutate_all(const rg_algorithm_t *alg, uint32_t n) {
     subject_t x = small(alg, n, 2 * n + 1, 1);
+    x.d.hub = n % 2;
     if (looks_at_topology(alg)) x.topology = n == 4 ? TWO_HOSTS : n == 5 ? TWO_SITES : UNEVEN_HOSTS;
     if (rg_kind_segmented(alg->kind)) {
         x.d.count = 2;

@@ -63,12 +63,13 @@ struct candidate {
 };
 
 /* The steps of the rank looked at, and what it sends. */
-static void consider(struct explain *e, const rg_prediction_t *p, struct candidate *k) {
+static void consider(struct explain *e, const rg_prediction_t *p, uint32_t hub, struct candidate *k) {
     memset(k, 0, sizeof *k);
     k->alg = p->alg;
     if (!p->applies) return;
     k->d = model_desc(&e->m, &e->c, e->count, (uint32_t)e->rank, e->small, e->deterministic);
     k->d.chunk = p->chunk;
+    k->d.hub = hub;
     k->seconds = p->seconds;
     if (rg_sched_build(p->alg, &k->d, &k->s) != RG_OK) k->s = NULL;
     for (uint32_t i = 0; k->s && i < k->s->n_steps; i++) {
@@ -196,7 +197,7 @@ static int explain_run(struct explain *e) {
         rg_sched_explain(&d, &e->m.cost, &how, p, n);
         for (size_t i = 0; i < n; i++) {
             if (p[i].alg == chosen) p[i].chunk = d.chunk; /* the tuning file may have its own */
-            consider(e, &p[i], &k[i]);
+            consider(e, &p[i], d.hub, &k[i]);
         }
         qsort(k, n, sizeof *k, by_cost);
         rc = explain_show(e, k, (uint32_t)n, chosen);

@@ -20,8 +20,8 @@ int rg_desc_copy(rg_coll_desc_t *d, void **block);
 rg_status_t rg_sched_build(const rg_algorithm_t *alg, const rg_coll_desc_t *d, rg_schedule_t **out);
 void rg_sched_free(rg_schedule_t *s);
 
-/* Appends the DONE barrier: dissemination with a radix that makes it one round up to 8 ranks. Zero-length messages.
- * (Dissemination barrier: Hensgen, Finkel, Manber 1988.) */
+/* Appends the DONE barrier: dissemination with a radix that makes it one round up to 8 ranks, or with d->hub a star.
+ * Zero-length messages. (Dissemination barrier: Hensgen, Finkel, Manber 1988.) */
 void rg_sched_seal(rg_schedule_t *s);
 
 /* One line per step into buf, at most cap bytes, terminated; returns the length it has. */
@@ -73,8 +73,8 @@ typedef enum rg_chosen { RG_CHOSEN_NONE, RG_CHOSEN_FORCED, RG_CHOSEN_TUNING, RG_
  * text, which names those. */
 int rg_sched_known(const char *list, char *text, size_t cap);
 
-/* The algorithm for d, and d->chunk. NULL with text when forced names none that applies. why may be NULL. Depends on
- * nothing but what is equal on all members. */
+/* The algorithm for d, and d->chunk and d->hub. NULL with text when forced names none that applies. why may be NULL.
+ * Depends on nothing but what is equal on all members. */
 const rg_algorithm_t *rg_sched_choose(rg_coll_desc_t *d, const rg_cost_model_t *m, const rg_choice_t *how,
                                       rg_chosen_t *why, char *text, size_t cap);
 

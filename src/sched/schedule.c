@@ -232,6 +232,31 @@ void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_dep
     }
 }
 
+void rg_sched_star(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps) {
+    uint32_t n = s->desc.size;
+    rg_span_t none_in = rg_span(RG_BUF_IN, 0, 0), none_out = rg_span(RG_BUF_OUT, 0, 0);
+    if (n < 2 || s->error != RG_OK) return;
+    if (s->desc.rank != 0) {
+        uint32_t own = n_deps > JOIN_ABOVE ? join(s, deps, n_deps) : RG_NO_STEP;
+        rg_sched_send(s, 0, none_in, own != RG_NO_STEP ? &own : deps, own != RG_NO_STEP ? 1 : n_deps);
+        rg_sched_recv(s, 0, none_out, 0, NULL, 0);
+        return;
+    }
+    uint32_t *all = rg_sched_scratch(s, (size_t)n_deps + n);
+    if (all == NULL) return;
+    if (n_deps != 0) memcpy(all, deps, n_deps * sizeof *all);
+    for (uint32_t r = 1; r < n; r++) all[n_deps + r - 1] = rg_sched_recv(s, r, none_out, 0, NULL, 0);
+    uint32_t here = join(s, all, n_deps + n - 1);
+    for (uint32_t r = 1; r < n; r++) rg_sched_send(s, r, none_in, &here, 1);
+}
+
+/* Everybody to everybody. */
+static void tell_all(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps) {
+    uint32_t n = s->desc.size, r = s->desc.rank, here = join(s, deps, n_deps);
+    for (uint32_t i = 1; i < n; i++) rg_sched_send(s, (r + i) % n, rg_span(RG_BUF_IN, 0, 0), &here, 1);
+    for (uint32_t i = 1; i < n; i++) rg_sched_recv(s, (r + n - i) % n, rg_span(RG_BUF_OUT, 0, 0), 0, NULL, 0);
+}
+
 /* Steps that no other step waits for: when they are done, all are. Returns how many were written to *out. */
 static uint32_t sinks(rg_schedule_t *s, uint32_t **out) {
     uint32_t n = 0, *list = rg_sched_scratch(s, s->n_steps);
@@ -248,7 +273,11 @@ void rg_sched_seal(rg_schedule_t *s) {
     s->phase1_steps = s->n_steps;
     if (s->desc.rule_l) {
         uint32_t *ends, n = sinks(s, &ends);
-        rg_sched_disseminate(s, ends, n);
+        /* Where lengths are given, one that sends nothing to somebody who expects something is found out by the DONE
+         * message that comes in its place. */
+        if (s->desc.in_lens && s->desc.size > ONE_ROUND) tell_all(s, ends, n);
+        else if (s->desc.hub && !s->desc.in_lens) rg_sched_star(s, ends, n);
+        else rg_sched_disseminate(s, ends, n);
         for (uint32_t i = s->phase1_steps; i < s->n_steps; i++) s->steps[i].flags |= RG_STEP_PHASE2;
     } else {
         /* Without the barrier nobody knows at the end whether the last bytes were consumed, and the caller may write

@@ -245,6 +245,13 @@ static const rg_algorithm_t *cheapest(rg_coll_desc_t *all, const rg_cost_model_t
     return best;
 }
 
+/* Which form the barrier at the end takes. */
+static uint32_t hub_is_cheaper(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
+    rg_coll_desc_t all = { .kind = RG_KIND_BARRIER, .size = d->size, .elem_size = 1, .acc_size = 1, .topo = d->topo };
+    const rg_algorithm_t *a = d->size > 1 ? cheapest(&all, m, 0) : NULL;
+    return a != NULL && strcmp(a->name, "star") == 0;
+}
+
 const rg_algorithm_t *rg_sched_choose(rg_coll_desc_t *d, const rg_cost_model_t *m, const rg_choice_t *how,
                                       rg_chosen_t *why, char *text, size_t cap) {
     text_t t = { text, cap, 0 };
@@ -276,6 +283,7 @@ const rg_algorithm_t *rg_sched_choose(rg_coll_desc_t *d, const rg_cost_model_t *
     } else if ((best = cheapest(&all, m, how->chunk_bytes)) != NULL) {
         *why = RG_CHOSEN_COST;
     }
+    d->hub = hub_is_cheaper(d, m);
     if (best == NULL) say(&t, "algorithm: none can do this operation");
     else d->chunk = all.chunk;
     return best;

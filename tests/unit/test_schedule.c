@@ -216,6 +216,41 @@ Test(schedule, disseminate__many_ranks__few_messages) {
     rg_sched_free(s);
 }
 
+Test(schedule, seal__through_a_hub__two_messages_for_each_but_the_hub) {
+    uint32_t sends = 0, by_hub = 0;
+    for (uint32_t r = 0; r < 7; r++) {
+        rg_coll_desc_t d = desc(RG_KIND_ALL_TO_ALL, 7, r, 10);
+        d.rule_l = d.hub = 1;
+        rg_schedule_t *s = built(RG_KIND_ALL_TO_ALL, "direct", &d);
+        for (uint32_t i = s->phase1_steps; i < s->n_steps; i++) {
+            sends += s->steps[i].kind == RG_STEP_SEND;
+            by_hub += r == 0 && s->steps[i].kind == RG_STEP_SEND;
+        }
+        rg_sched_free(s);
+    }
+    cr_expect(sends == 12 && by_hub == 6, "%u, of them %u by the hub", sends, by_hub);
+}
+
+/* Who expects something where nothing is sent gets a DONE message instead, and so finds out. */
+Test(schedule, seal__exchange_with_lengths__everybody_tells_everybody) {
+    static const uint32_t sizes[] = { 4, 20 };
+    uint64_t lens[20] = { 0 };
+    for (size_t k = 0; k < 2; k++) {
+        rg_coll_desc_t d = desc(RG_KIND_ALL_TO_ALL, sizes[k], 3, 0);
+        uint32_t told[20] = { 0 }, heard[20] = { 0 };
+        d.lens = d.in_lens = lens;
+        d.rule_l = d.hub = 1;
+        rg_schedule_t *s = built(RG_KIND_ALL_TO_ALL, "direct", &d);
+        for (uint32_t i = s->phase1_steps; i < s->n_steps; i++) {
+            told[s->steps[i].peer] += s->steps[i].kind == RG_STEP_SEND;
+            heard[s->steps[i].peer] += s->steps[i].kind == RG_STEP_RECV;
+        }
+        for (uint32_t r = 0; r < sizes[k]; r++)
+            cr_expect(r == 3 || (told[r] == 1 && heard[r] == 1), "rank %u of %u", r, sizes[k]);
+        rg_sched_free(s);
+    }
+}
+
 Test(schedule, print__two_ranks__known_text) {
     static const char want[] = "all_reduce rank 1 of 2, count 10, tmp 10, steps 3+2\n"
                                "    0 copy tmp[0+10] = in[0+10]\n"

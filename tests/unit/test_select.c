@@ -113,10 +113,29 @@ Test(select, chunk__ring_over_long_ways__holds_what_they_hold) {
     }
 }
 
+/* The barrier, and the one at the end of large operations: few messages where each costs a switch, else one hop. */
+Test(select, barrier__members_share_cores_or_not__star_or_dissemination) {
+    static const struct {
+        uint32_t size, cores, shm, hub;
+    } cases[] = { { 2, 2, 0, 0 }, { 4, 4, 0, 0 }, { 4, 2, 0, 1 }, { 8, 2, 0, 1 }, { 4, 2, 1, 0 }, { 64, 16, 0, 0 } };
+    char text[256];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rg_cost_model_t m;
+        rg_coll_desc_t d = desc(RG_KIND_ALL_TO_ALL, cases[i].size, 16384);
+        rg_net_summary_t net = rg_net_plain(cases[i].size, cases[i].cores, 1);
+        net.shm = (int)cases[i].shm;
+        rg_cost_model(&m, &net);
+        cr_assert_not_null(rg_sched_select(&d, &m, NULL, 0, text, sizeof text));
+        cr_expect_eq(d.hub, cases[i].hub, "case %zu", i);
+    }
+    cr_expect_str_eq(chosen(RG_KIND_BARRIER, 4, 0, 2, 1, NULL, 0), "star");
+    cr_expect_str_eq(chosen(RG_KIND_BARRIER, 4, 0, 4, 1, NULL, 0), "dissemination");
+}
+
 Test(select, forced__right_list__obeyed) {
     cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 4, 4, 2, 1, "ring", 0), "ring");
     cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 4, 4, 2, 1, "ring", 0), "ring");
-    cr_expect_str_eq(chosen(RG_KIND_BARRIER, 4, 0, 2, 1, "ring", 0), "dissemination");
+    cr_expect_str_eq(chosen(RG_KIND_BARRIER, 4, 0, 4, 1, "ring", 0), "dissemination");
     cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 4, 4, 2, 1, " all_reduce=rhd , broadcast=direct", 0), "rhd");
     cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 4, 1 << 20, 2, 1, "all_reduce=rhd,broadcast=direct", 0), "direct");
     cr_expect_str_eq(chosen(RG_KIND_ALL_REDUCE, 2, 4, 2, 1, "", 0), "direct");
