@@ -721,7 +721,7 @@ void rgt_accept(rg_tp_t *tp, listener_t *ls) {
     for (int i = 0; i < 16; i++) {
         int fd = accept4(ls->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) no_descriptors(tp, ls);
+            if (rg_os_shortage(errno)) no_descriptors(tp, ls);
             if (errno == EINTR || errno == ECONNABORTED) continue;
             return;
         }

@@ -20,8 +20,8 @@ rg_status_t rg_ask_wait(const rg_ask_t *a, int fd, short events, rg_error_t *err
         int rc = poll(p, 2, (int)((a->deadline - now) / 1000000 + 1)); /* a negative descriptor is passed over */
         if (rc > 0 && p[1].revents) return rg_fail(err, RG_ERR_CANCELLED, 0, "status of %s: not wanted", a->address);
         if (rc > 0) return RG_OK;
-        if (rc < 0 && errno != EINTR)
-            return rg_fail(err, RG_ERR_SYSTEM, errno, "status of %s: poll: %s", a->address, strerror(errno));
+        if (rc < 0 && errno != EINTR) /* it wants memory, or more descriptors than the limit is now */
+            return rg_fail(err, RG_ERR_RESOURCE, errno, "status of %s: poll: %s", a->address, strerror(errno));
     }
 }
 
@@ -37,7 +37,7 @@ rg_status_t rg_ask_move(rg_ask_t *a, uint8_t *buf, size_t len, int out, rg_error
         } else if (n == 0 || errno != EINTR) {
             if (*rg_tls_why(a->tls))
                 return rg_fail(err, RG_ERR_REFUSED, 0, "status of %s: %s", a->address, rg_tls_why(a->tls));
-            return rg_fail(err, RG_ERR_COORDINATOR, n ? errno : 0,
+            return rg_fail(err, n && rg_os_shortage(errno) ? RG_ERR_RESOURCE : RG_ERR_COORDINATOR, n ? errno : 0,
                            "status of %s: %s (is a coordinator listening there?)", a->address,
                            n ? strerror(errno) : "the connection was closed");
         }

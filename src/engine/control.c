@@ -2,6 +2,7 @@
  * It relies on the group's lock, hands whole frames to the core undecoded, and turns connection events into core
  * events. It never blocks, and it never decides anything. */
 #include "engine/group.h"
+#include "os/os.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -14,6 +15,8 @@
 
 #define CONTROL_BACKOFF_MIN_NS 50000000ull
 #define CONTROL_BACKOFF_MAX_NS 2000000000ull
+#define DIAL_NONE (-1)
+#define DIAL_LACKS (-2)
 #define CONTROL_OUT_MAX (8u << 20) /* a coordinator that reads nothing for this long is as good as gone */
 
 void rg_control_init(rg_control_t *c) {
@@ -77,37 +80,49 @@ void rg_control_aim(rg_group_t *g, const rg_member_action_t *a) {
     else if (!c->retry_at_ns || g->phase == RG_PHASE_MEMBER) c->retry_at_ns = 1;
 }
 
-/* A socket that is on its way to the next place of the target; -1: there is none left. */
+/* A socket that is on its way to the next place of the target; DIAL_NONE: there is none left; DIAL_LACKS: this process
+ * lacks what a socket takes, which says nothing of the place. */
 static int dial_next(rg_group_t *g, rg_error_t *err) {
     rg_control_t *c = &g->control;
     uint32_t n = c->target ? c->n_places : (uint32_t)g->n_coord_addr;
-    if (c->target && c->target == g->self_id) return c->tried++ ? -1 : rg_office_dial(g);
+    if (c->target && c->target == g->self_id) {
+        int fd = c->tried ? DIAL_NONE : rg_office_dial(g);
+        if (fd == DIAL_NONE && !c->tried && rg_os_shortage(errno)) return DIAL_LACKS;
+        c->tried++;
+        return fd;
+    }
     while (c->tried < n) {
         c->at = c->target ? c->tried : (uint32_t)g->next_coord_addr;
-        c->tried++;
         const struct sockaddr *sa = (const struct sockaddr *)(c->target ? &c->place[c->at] : &g->coord_addr[c->at]);
-        if (!c->target) g->next_coord_addr = (g->next_coord_addr + 1) % g->n_coord_addr;
         int fd = rg_os_connect(sa, sa->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in),
                                err);
+        if (fd == RG_ERR_RESOURCE) return DIAL_LACKS;
+        c->tried++;
+        if (!c->target) g->next_coord_addr = (g->next_coord_addr + 1) % g->n_coord_addr;
         if (fd >= 0) return fd;
     }
-    return -1;
+    return DIAL_NONE;
 }
 
-/* Begins with the next place, and says that there is no coordinator when all have been tried. */
+/* Begins with the next place, and says that there is no coordinator when all have been tried. Without descriptors or
+ * memory it begins again a little later: this member knows nothing then of who is there. */
 static void control_dial(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
     rg_error_t err = { RG_OK, 0, "" };
-    uint32_t n = c->target ? c->n_places : (uint32_t)g->n_coord_addr;
+    const uint32_t n = c->target ? c->n_places : (uint32_t)g->n_coord_addr;
     int one = 1, fd = dial_next(g, &err);
     struct epoll_event e = { .events = EPOLLIN | EPOLLOUT, .data.u32 = 1 };
     if (fd >= 0 && epoll_ctl(g->epfd, EPOLL_CTL_ADD, fd, &e) != 0) {
         rg_fail(&err, RG_ERR_SYSTEM, errno, "coordinator %s: %s", g->cfg.coordinator, strerror(errno));
         close(fd);
-        fd = -1;
+        fd = DIAL_LACKS;
+    }
+    if (fd < 0 && err.text[0]) rg_group_set_errmsg(g, "%s", err.text);
+    if (fd == DIAL_LACKS) {
+        c->retry_at_ns = now + CONTROL_BACKOFF_MIN_NS;
+        return;
     }
     if (fd < 0) {
-        if (err.text[0]) rg_group_set_errmsg(g, "%s", err.text);
         c->connecting = 1;
         control_lost(g, now);
         return;
@@ -137,7 +152,7 @@ static int control_flush(rg_control_t *c) {
         ssize_t n = rg_net_send(c->fd, c->tls, c->out + c->out_off, c->out_len - c->out_off);
         if (n > 0) c->out_off += (size_t)n;
         else if (n < 0 && errno == EINTR) continue;
-        else return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
+        else return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || rg_os_shortage(errno)) ? 0 : -1;
     }
     c->out_off = c->out_len = 0;
     return 0;

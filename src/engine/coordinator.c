@@ -168,7 +168,7 @@ static void co_flush(struct co_conn *c) {
     while (!c->doomed && c->out_off < c->out_len) {
         ssize_t n = rg_net_send(c->fd, c->tls, c->out + c->out_off, c->out_len - c->out_off);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || rg_os_shortage(errno))) break;
         if (n <= 0) {
             co_doom(c);
             return;

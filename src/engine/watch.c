@@ -1,6 +1,7 @@
 /* watch.c: a thread that asks now and then whether a coordinator serves at one of some addresses: for a member that
  * holds the office in its place, and for a standby. Blocking sockets with deadlines, and an event descriptor that ends
- * every wait at once. It relies on the coordinator to answer its word (coordinator.h), and must not decide anything. */
+ * every wait at once. It relies on the coordinator to answer its word (coordinator.h). It must not decide anything, nor
+ * take what this process lacks (descriptors, memory, the time to run) for the silence of the other one. */
 #include "core/core.h"
 #include "engine/coordinator.h"
 #include "os/os.h"
@@ -31,7 +32,7 @@ struct rg_watch {
     pthread_t thread;
 };
 
-/* Whether a standalone coordinator answers there. */
+/* Whether a standalone coordinator answers there; below 0: this process could not ask. */
 static int watch_ask(const rg_watch_t *w, const struct sockaddr_storage *at) {
     uint8_t answer[5];
     uint8_t ask[sizeof w->ask];
@@ -42,6 +43,7 @@ static int watch_ask(const rg_watch_t *w, const struct sockaddr_storage *at) {
     if (!status) status = rg_ask_move(&a, ask, w->ask_len, 1, &err);
     if (!status) status = rg_ask_move(&a, answer, sizeof answer, 0, &err);
     rg_ask_close(&a);
+    if (status == RG_ERR_RESOURCE || status == RG_ERR_NOMEM) return -1;
     return !status && answer[0] == 1 && !answer[1] && !answer[2] && !answer[3] && answer[4] == RG_SERVES_ALONE;
 }
 
@@ -70,17 +72,35 @@ static void watch_blind(void) {
     clock_nanosleep(CLOCK_MONOTONIC, 0, &ts, NULL);
 }
 
+/* Asks all until one serves; below 0: none does of those that could be asked, and there are others. */
+static int watch_ask_all(const rg_watch_t *w) {
+    int serves = 0;
+    for (int i = 0; i < w->n && serves <= 0; i++) {
+        int is = watch_ask(w, &w->addrs[i]);
+        if (is) serves = is;
+    }
+    return serves;
+}
+
+/* How long nobody has served, as far as this thread could know: not while it could not ask, and no longer for one look
+ * than it takes when the thread runs. */
+static uint64_t watch_silence(const rg_watch_t *w, uint64_t silent, int serves, uint64_t since_last) {
+    const uint64_t most = (2 * (uint64_t)w->n + 2) * w->every_ns;
+    if (serves) return serves > 0 ? 0 : silent;
+    return silent + (since_last < most ? since_last : most);
+}
+
 static void *watch_main(void *arg) {
     rg_watch_t *w = arg;
-    uint64_t heard = rg_os_now_ns(), patience = watch_patience(w);
+    uint64_t last = rg_os_now_ns(), silent = 0, patience = watch_patience(w);
     int told = -1;
     while (!atomic_load(&w->stop)) {
         uint64_t start = rg_os_now_ns();
-        int serves = 0;
-        for (int i = 0; i < w->n && !serves; i++) serves = watch_ask(w, &w->addrs[i]);
+        int serves = watch_ask_all(w);
         uint64_t now = rg_os_now_ns();
-        if (serves) heard = now;
-        int is = serves ? 1 : now - heard >= patience ? 0 : told;
+        silent = watch_silence(w, silent, serves, now - last);
+        last = now;
+        int is = serves > 0 ? 1 : silent >= patience ? 0 : told;
         if (is != told && is >= 0) w->tell(w->arg, is);
         if (is != told) patience = watch_patience(w);
         told = is;

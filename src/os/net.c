@@ -146,6 +146,8 @@ int rg_os_listen(const struct sockaddr *sa, socklen_t len, struct sockaddr_stora
                    e == EADDRINUSE ? "; stop the process that has the port, or choose port 0 for any free one" : "");
 }
 
+int rg_os_shortage(int e) { return e == EMFILE || e == ENFILE || e == ENOBUFS || e == ENOMEM; }
+
 int rg_os_connect(const struct sockaddr *sa, socklen_t len, rg_error_t *err) {
     char text[80];
     int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -153,6 +155,6 @@ int rg_os_connect(const struct sockaddr *sa, socklen_t len, rg_error_t *err) {
     int e = errno;
     if (fd >= 0) close(fd);
     rg_os_addr_text(sa, text, sizeof text);
-    return rg_fail(err, e == EMFILE || e == ENFILE ? RG_ERR_RESOURCE : RG_ERR_SYSTEM, e, "cannot connect to %s: %s",
-                   text, strerror(e));
+    return rg_fail(err, rg_os_shortage(e) ? RG_ERR_RESOURCE : RG_ERR_SYSTEM, e, "cannot connect to %s: %s", text,
+                   strerror(e));
 }

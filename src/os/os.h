@@ -46,7 +46,9 @@ const char *rg_os_addr_text(const struct sockaddr *sa, char *buf, size_t cap);
 /* Non-blocking, close-on-exec. Listening: backlog 1024; "address in use" names address and port in err. On success
  * returns the descriptor and the bound address. */
 int rg_os_listen(const struct sockaddr *sa, socklen_t len, struct sockaddr_storage *bound, rg_error_t *err);
-/* Starts a non-blocking connect; returns the descriptor or a negative rg_status_t. */
+/* This process or host lacks descriptors or memory: what failed says nothing of the other end. */
+int rg_os_shortage(int e);
+/* Starts a non-blocking connect; returns the descriptor or a negative rg_status_t (RESOURCE: a shortage). */
 int rg_os_connect(const struct sockaddr *sa, socklen_t len, rg_error_t *err);
 
 /* Raises the soft descriptor limit to at least `need` if the hard one allows. RESOURCE with text otherwise. */

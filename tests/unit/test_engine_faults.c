@@ -4,12 +4,15 @@
  * ends in time. It relies on engine_rig.h; moments of death are spun for, never slept for. */
 #include "engine_rig.h"
 
-#include "engine/group.h"
+#include "api.h"
+#include "engine/lifecycle.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
 static const char *const transports[] = { "inproc", "tcp" };
 
@@ -614,4 +617,44 @@ Test(engine_faults, death__under_several_threads__survivors_agree) {
         all.after_ns = rig_random(&seed) % 60000000;
         rig_run(3, transports[i % 2], NULL, lanes, &all);
     }
+}
+
+/* ---- What this process lacks ------------------------------------------------------------------------------------- */
+
+static int never(void *arg) {
+    (void)arg;
+    return 0;
+}
+
+static int is_up(void *arg) {
+    const rg_group_t *g = arg;
+    return g->control.fd >= 0 && !g->control.connecting;
+}
+
+/* The coordinator serves, but this process has no descriptor for a connection to it. */
+static int no_descriptors(rig_member_t *m, void *arg) {
+    rg_group_t *g = rg_root(m->g);
+    struct rlimit was, none;
+    (void)arg;
+    RIG_NEED(m, getrlimit(RLIMIT_NOFILE, &was) == 0, "getrlimit");
+    none = was;
+    none.rlim_cur = 1;
+    rg_lock(g);
+    setrlimit(RLIMIT_NOFILE, &none);
+    shutdown(g->control.fd, SHUT_RDWR);
+    g->control.tried = 0;
+    rg_drive(g, never, NULL, rig_now() + 300000000u);
+    uint32_t tried = g->control.tried;
+    int fd = g->control.fd;
+    setrlimit(RLIMIT_NOFILE, &was);
+    rg_drive(g, is_up, g, rig_now() + 20000000000u);
+    int up = is_up(g);
+    rg_unlock(g);
+    RIG_NEED(m, fd < 0 && tried == 0, "an address counts as tried that nobody could ask (descriptor %d)", fd);
+    RIG_NEED(m, up, "it does not come back");
+    return 0;
+}
+
+Test(engine_faults, no_descriptors_for_the_coordinator__says_nothing_of_it__comes_back) {
+    rig_run(1, "inproc", NULL, no_descriptors, NULL);
 }
