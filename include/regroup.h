@@ -7,7 +7,9 @@
  * them with the matching RG_..._INIT, which sets struct_size and leaves every other field zero, and zero always means
  * "the default". Counts are in elements and 64 bits wide; times are in the unit that the name ends with.
  *
- * Thread-safety. Every function may be called from any thread at any time unless its comment says otherwise.
+ * Thread-safety. Every function may be called from any thread at any time unless its comment says otherwise, and from
+ * one with 64 KiB left of its stack; those of regroup_sparse.h want 128 KiB, and all of them 256 KiB with TLS or where
+ * names are looked up, as those libraries take more.
  * A child of fork() is not a member: there the parent's handles give ERR_CLOSED, and destroying one does nothing. Until
  * it ends or calls exec it holds the parent's connections open, so that the parent's death shows by silence only.
  * The library never prints unless asked (RG_LOG or a log callback), never exits, and installs no signal handler. */

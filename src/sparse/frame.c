@@ -16,8 +16,8 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
     if (f->o.result != NULL && rg_result_check(f->o.result, NULL) != RG_OK)
         return rg_refuse(g, RG_ERR_INVALID, "%s: opts.result is not initialised: use RG_RESULT_INIT", name);
     f->result = f->o.result;
-    f->r.contributor_ids = f->ids;
-    f->r.contributor_cap = RG_MAX_LINKS + 1;
+    f->r.contributor_ids = f->ids = f->few;
+    f->r.contributor_cap = RG_FRAME_FEW;
     if (f->o.in_strided != NULL || f->o.out_strided != NULL || f->o.scale != 0.0 || f->o.scale_after != 0.0 ||
         f->o.weighted == RG_ON)
         st = rg_frame_refuse(f, RG_ERR_NOTSUP, "%s: of the options, tag, timeout_ms, on_fault and result are supported",
@@ -44,9 +44,22 @@ uint64_t rg_frame_members(const uint64_t *ids, uint32_t n) {
 rg_status_t rg_frame_shape(rg_frame_t *f) {
     f->poor = 0;
     f->r.text[0] = 0;
-    rg_status_t st = rg_shape_ids(f->g, &f->n, &f->rank, &f->epoch, f->ids, RG_MAX_LINKS + 1);
+    rg_status_t st = rg_shape_ids(f->g, &f->n, &f->rank, &f->epoch, f->ids, f->r.contributor_cap);
+    if (st == RG_OK && f->n > f->r.contributor_cap) {
+        uint64_t *ids = malloc((RG_MAX_LINKS + 1) * sizeof *ids);
+        if (!ids) return rg_frame_no_memory(f);
+        f->r.contributor_ids = f->ids = ids;
+        f->r.contributor_cap = RG_MAX_LINKS + 1;
+        st = rg_shape_ids(f->g, &f->n, &f->rank, &f->epoch, f->ids, f->r.contributor_cap);
+    }
     if (st == RG_OK) f->members = rg_frame_members(f->ids, f->n);
     return st;
+}
+
+void rg_frame_free(rg_frame_t *f) {
+    if (f->ids != f->few) free(f->ids);
+    f->r.contributor_ids = f->ids = f->few;
+    f->r.contributor_cap = RG_FRAME_FEW;
 }
 
 rg_status_t rg_frame_refuse(rg_frame_t *f, rg_status_t st, const char *fmt, ...) {
@@ -95,7 +108,9 @@ rg_status_t rg_frame_ended(rg_frame_t *f, rg_status_t st) {
     if (f->start == 0) f->start = f->r.start_ns;
     f->sent += f->r.bytes_sent;
     f->received += f->r.bytes_received;
-    if (st != RG_OK || rg_frame_members(f->ids, f->r.contributors) == f->members) return st;
+    if (st != RG_OK ||
+        (f->r.contributors <= f->r.contributor_cap && rg_frame_members(f->ids, f->r.contributors) == f->members))
+        return st;
     return rg_frame_refuse(f, RG_ERR_PEER_LOST,
                            "%s: it was begun for %u members, of whom not all are among the %u that came together: "
                            "somebody was lost or has come; call again",
@@ -106,7 +121,9 @@ rg_status_t rg_frame_no_memory(rg_frame_t *f) {
     uint8_t mine = 0, all[RG_MAX_LINKS + 1];
     f->poor = 1;
     if (f->n > sizeof all) return RG_ERR_NOMEM;
-    rg_status_t st = rg_frame_ended(f, rg_all_gather(f->g, &mine, all, 1, RG_U8, rg_frame_opts(f), rg_frame_req(f)));
+    rg_status_t st = rg_all_gather(f->g, &mine, all, 1, RG_U8, rg_frame_opts(f), rg_frame_req(f));
+    st =
+        f->n <= f->r.contributor_cap ? rg_frame_ended(f, st) : rg_frame_done(f, st); /* else who they are has no room */
     return st == RG_OK ? RG_ERR_MISMATCH : st;
 }
 
@@ -121,14 +138,19 @@ rg_status_t rg_frame_close(rg_frame_t *f, rg_status_t st) {
     if (f->poor && st == RG_ERR_MISMATCH) {
         st = rg_frame_refuse(f, RG_ERR_NOMEM, "%s: no memory", f->name);
     }
-    if (f->result == NULL) return st;
+    if (f->result == NULL) {
+        rg_frame_free(f);
+        return st;
+    }
     f->r.status = st;
     f->r.retries = f->again;
     if (f->start != 0) f->r.start_ns = f->start;
     f->r.bytes_sent = f->sent;
     f->r.bytes_received = f->received;
     if (st != RG_OK && f->r.text[0] == 0) rg_group_errmsg(f->g, f->r.text, sizeof f->r.text);
+    if (f->r.contributors > f->r.contributor_cap) f->r.contributors = 0; /* of an attempt that came to nothing */
     rg_result_out(f->result, &f->r, f->ids, f->r.contributors);
+    rg_frame_free(f);
     return st;
 }
 

@@ -12,6 +12,7 @@
 /* Calls that did not fit together because one of them knew of a loss and another did not are made again; if it was the
  * arguments that differ, they differ again. */
 #define RG_FRAME_FITS 3
+#define RG_FRAME_FEW 64
 
 /* By which another thread ends a call: what it asked for, and the operation that is under way, if there is one. */
 typedef struct rg_stop {
@@ -30,12 +31,13 @@ typedef struct rg_frame {
     uint32_t n, rank, again;
     uint64_t epoch, members; /* members: a hash of who they are, rank by rank */
     int unfit, poor;
-    rg_stop_t *stop;                /* NULL: nobody can cancel this call */
-    rg_request_t *req;              /* of the operation that has just been started, where somebody can */
-    uint64_t ids[RG_MAX_LINKS + 1]; /* of the members, and then of those who contributed to the last operation */
+    rg_stop_t *stop;            /* NULL: nobody can cancel this call */
+    rg_request_t *req;          /* of the operation that has just been started, where somebody can */
+    uint64_t *ids;              /* of the members, and then of those who contributed to the last operation */
+    uint64_t few[RG_FRAME_FEW]; /* where they are in a group that is no larger: callers may have little stack */
 } rg_frame_t;
 
-/* Checks opts. What is refused from here on is to be closed too, as its result tells of it. */
+/* Checks opts. What is refused from here on is to be closed too, as its result tells of it, and memory is held. */
 rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const rg_opts_t *opts);
 
 /* For whom the attempt that begins is. They are told apart from others by f->members, never by the epoch: that changes
@@ -67,6 +69,9 @@ rg_status_t rg_frame_no_memory(rg_frame_t *f);
 
 /* Whether an attempt that ended so is to be followed by another. retries: the call is one that survivors repeat. */
 int rg_frame_more(rg_frame_t *f, rg_status_t st, int retries);
+
+/* Lets go of memory: in rg_frame_close(), or instead of it. */
+void rg_frame_free(rg_frame_t *f);
 
 /* Fills the caller's result. Gives st back. */
 rg_status_t rg_frame_close(rg_frame_t *f, rg_status_t st);

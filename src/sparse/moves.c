@@ -558,6 +558,7 @@ static rg_status_t begin(rg_moves_t *m, const char *name, int reduces, const rg_
     static const rg_result_t none = RG_RESULT_INIT;
     rg_status_t st = rg_frame_open(&f, m->g, name, opts);
     if (st == RG_OK) st = rg_frame_shape(&f);
+    rg_frame_free(&f); /* whose members they are is known by their hash */
     if (st != RG_OK) return st;
     m->steps = reduces ? &m->reduce : &m->gather;
     m->reduces = reduces;

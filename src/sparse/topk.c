@@ -135,12 +135,13 @@ static void make_weights(void) {
 
 static void transform(void (*columns)(const rg_topk_weights_t *, const float *, float *), const float *in,
                       uint64_t chunks, float *out) {
-    float a[CHUNK], b[CHUNK];
+    float a[CHUNK];
     pthread_once(&weights_once, make_weights);
-    for (; chunks != 0; chunks--, in += CHUNK, out += CHUNK) {
+    for (; chunks != 0;
+         chunks--, in += CHUNK, out += CHUNK) { /* `in` may be `out`: it is read before that is written */
         columns(&weights, in, a);
-        transpose(a, b);
-        columns(&weights, b, a);
+        transpose(a, out);
+        columns(&weights, out, a);
         transpose(a, out);
     }
 }
@@ -240,9 +241,19 @@ static uint32_t get_12(const uint8_t *w, uint32_t i) {
 
 /* ---- Whole ------------------------------------------------------------------------------------------------------- */
 
+/* Writes what is chosen of one chunk of `many` numbers. v: room for a chunk; it may be `from`, as no value moves up.
+ * Not inlined: the stack of what makes `from` is not needed here, and a caller's thread may have little. */
+static __attribute__((noinline)) int encode_chunk(const rg_topk_t *t, const float *from, uint32_t many, uint32_t k,
+                                                  float *v, uint8_t *w) {
+    uint16_t at[CHUNK];
+    if (!choose(from, many, k, at)) return 0;
+    for (uint32_t i = 0; i < k; i++) v[i] = from[at[i]];
+    put_12(w, at, k);
+    return encode_values(t, v, k, w + index_bytes(k));
+}
+
 rg_status_t rg_topk_encode(const rg_topk_t *t, const float *x, uint64_t n, void *bytes) {
-    uint16_t at[CHUNK] = { 0 };
-    float v[CHUNK] = { 0 }, full[CHUNK];
+    float full[CHUNK];
     uint8_t *w = bytes;
     if (rg_topk_wrong(t) || (n != 0 && (x == NULL || bytes == NULL))) return RG_ERR_INVALID;
     for (uint64_t first = 0; first < n; first += CHUNK) {
@@ -255,10 +266,7 @@ rg_status_t rg_topk_encode(const rg_topk_t *t, const float *x, uint64_t n, void 
             from = full;
             many = CHUNK;
         }
-        if (!choose(from, many, k, at)) return RG_ERR_INVALID;
-        for (uint32_t i = 0; i < k; i++) v[i] = from[at[i]];
-        put_12(w, at, k);
-        if (!encode_values(t, v, k, w + index_bytes(k))) return RG_ERR_INVALID;
+        if (!encode_chunk(t, from, many, k, full, w)) return RG_ERR_INVALID;
         w += chunk_bytes(t, m);
     }
     return RG_OK;
