@@ -73,6 +73,8 @@ int tool_coordinator(int argc, char **argv) {
             return TOOL_OK;
         }
         if (o == '?') return tool_wrong_option("coordinator", argv);
+        if ((o == 'l' || o == 's') && !*optarg)
+            return tool_bad_value("coordinator", coordinator_help, o == 'l' ? "listen" : "standby", optarg);
         if (o == 'l') cfg.listen = optarg;
         if (o == 'v') cfg.log_level = RG_LOG_DEBUG;
         if (o == 's') cfg.standby = optarg;

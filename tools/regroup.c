@@ -128,6 +128,12 @@ int main(int argc, char **argv) {
         return TOOL_OK;
     }
     if (!strcmp(name, "version") || !strcmp(name, "--version")) {
+        if (argc > 2 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"))) {
+            puts(
+                "usage: regroup version\n\nPrints the version of the library that it is linked with.\n\nExit code: 0.");
+            return TOOL_OK;
+        }
+        if (argc > 2) return tool_usage("version", "unexpected argument \"%s\"", argv[2]);
         printf("regroup %s\n", rg_version());
         return TOOL_OK;
     }

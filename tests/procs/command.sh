@@ -37,6 +37,18 @@ ok help__on_standard_output both 0 "usage: regroup" --help
 for c in coordinator run bench explain tune stress status keygen doctor; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
 ok version__printed both 0 "regroup [0-9]" version
 for c in coordinator run bench explain tune stress status keygen doctor; do ok "wrong_option_of_${c}__usage" both 2 "regroup $c: --frobnicate is no option" $c --frobnicate; done
+# Numbers that nobody means, everywhere where a number is taken; and what is there too often, or not at all.
+for v in 0 -1 99999999999999999999 1e9 0x10 "" x; do
+    for c in "run -n" "bench all_reduce -n" "explain all_reduce -n" "tune -n" "stress -n" \
+        "bench all_reduce -b 1 -e" "bench all_reduce -f" "coordinator --max-members" "status 127.0.0.1:1 --timeout"; do
+        ok "number_${v:-none}_of_${c// /_}__usage" both 2 "is not what --\|expected 0.001 to 3600 seconds" $c "$v"
+    done
+done
+for c in coordinator bench explain tune stress status keygen doctor; do ok "${c}__too_many_words__usage" both 2 "regroup $c: " $c all_reduce 127.0.0.1:1 a b c; done
+ok version__with_a_word_too_many__usage both 2 "regroup version: " version now
+ok option__given_twice__the_last_one_counts both 0 "3 members" explain all_reduce 1M -n 2 -n 3
+ok coordinator__listens_on_nothing__usage both 2 "is not what --listen takes" coordinator --listen ""
+ok command__of_no_letters__usage both 2 "no command" ""
 ok run__without_a_program both 2 "no program" run -n 2
 ok run__bad_fault both 2 "\"1\" is not what --kill takes" run -n 2 --kill 1 -- true
 ok run__bad_number_of_a_short_option both 2 "\"none\" is not what --peers takes: N, peers to start, 1 to 256" run -n none -- true
