@@ -242,6 +242,7 @@ static void call_end(rg_window_t *w, rg_wcall_t *c, rg_status_t st) {
     if (!*at) w->last_call = at;
     c->status = st;
     atomic_store(&c->done, 1);
+    w->ended = 1;
 }
 
 static rg_wcall_t *call_of(rg_window_t *w, uint64_t peer, uint64_t number) {
@@ -271,12 +272,11 @@ static void call_begin(rg_window_t *w, rg_wcall_t *c, uint64_t now) {
     c->asked = rg_service_ask(&w->port, c->peer, &ask, RG_SERVICE_HEAD + ask.len);
 }
 
-static void calls_go_on(rg_window_t *w, uint64_t now, uint64_t *at, int *ended) {
+static void calls_go_on(rg_window_t *w, uint64_t now, uint64_t *at) {
     for (rg_wcall_t *c = w->calls, *next; c; c = next) {
         next = c->next;
         if (w->port.sv->over || !is_member(w, c->peer)) {
             call_end(w, c, w->port.sv->over ? w->port.sv->over : RG_ERR_PEER_LOST);
-            *ended = 1;
             continue;
         }
         if (c->asked || c->flying || !may_begin(w, c)) continue;
@@ -366,7 +366,6 @@ static void answered(rg_port_t *p, uint64_t peer, const rg_sask_t *ask, const ui
     pthread_mutex_lock(&w->m);
     call_answered(w, peer, ask, bytes);
     pthread_mutex_unlock(&w->m);
-    rg_service_tell(p);
 }
 
 /* What those had begun who are no members any more. */
@@ -384,23 +383,24 @@ static void forget_the_lost(rg_window_t *w) {
         else w->lasts[i] = w->lasts[--w->n_lasts];
 }
 
+/* All who wait are woken at once, whoever they are: so only when something has ended, and once for all that came. */
 static uint64_t step(rg_port_t *p, uint64_t now) {
     rg_window_t *w = (rg_window_t *)(void *)p;
     uint64_t at = UINT64_MAX;
-    int ended = 0;
     forget_the_lost(w);
     if (wants_memory(w)) {
         if (pthread_mutex_trylock(&w->memory_lock) == 0) {
-            ended = add_all(w);
+            w->ended |= add_all(w);
             for (uint32_t i = 0; i < w->n_reads; i++) read_now(w, &w->reads[i]);
             w->n_reads = 0;
             pthread_mutex_unlock(&w->memory_lock);
         } else at = now + RG_WINDOW_AGAIN_NS; /* or when the program gives it back */
     }
     pthread_mutex_lock(&w->m);
-    calls_go_on(w, now, &at, &ended);
+    calls_go_on(w, now, &at);
     pthread_mutex_unlock(&w->m);
-    if (ended) rg_service_tell(p);
+    if (w->ended) rg_service_tell(p);
+    w->ended = 0;
     return at;
 }
 

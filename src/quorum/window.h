@@ -64,6 +64,7 @@ struct rg_window {
 
     /* The thread's */
     uint64_t epoch;
+    int ended;         /* calls have, of which those who wait have not been told */
     rg_asked_t *reads; /* that wait for the memory */
     uint32_t n_reads, cap_reads, turn;
     rg_wadd_t *adds;
