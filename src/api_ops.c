@@ -257,6 +257,8 @@ rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
         if (st != RG_OK) rg_op_free(op);
     }
     int begun = st == RG_OK;
+    if (sent && !begun) /* the others have its message, and would match the next call's with it */
+        rg_group_over(g, RG_ERR_BUG, "an operation that had been sent could not be started");
     if (begun && !req) {
         if (g->driver == RG_DRIVER_CALLER) rg_wake(g); /* it may sleep on what was wanted before */
         st = rg_call_collect(op, o.result);

@@ -277,7 +277,7 @@ const void *rgm_peek(rg_tp_t *tp, link_t *l, const rg_tag_t *tag, uint64_t len) 
     if (tag->epoch < tp->fence) return NULL;
     const void *early = l->unasked ? peek_unasked(l, tag, len, &there) : NULL;
     if (there) return early;
-    for (;;) {
+    for (int n = 0; n < FRAMES_PER_TURN; n++) {
         uint32_t size = frame_get(l, &l->shown, &p, &bad);
         if (!size || bad) return NULL;
         if (l->shown.type == FRAME_NOTE) on_note(tp, l, l->shown.note);
@@ -290,6 +290,7 @@ const void *rgm_peek(rg_tp_t *tp, link_t *l, const rg_tag_t *tag, uint64_t len) 
         }
         l->rpos += size;
     }
+    return NULL;
 }
 
 uint64_t rgm_taken(rg_tp_t *tp, link_t *l) {

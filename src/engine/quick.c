@@ -216,7 +216,6 @@ static int calm(rg_group_t *g, const rg_quick_shape_t *s) {
     if (g->next_seq == UINT32_MAX || (g->spin_us && g->spin_us * 1000u < SPIN_NS)) return 0;
     if (rg_kind_shaped((rg_kind_t)s->sig.kind) && g->told_n && g->told_n != s->roster->n) return 0;
     if (!g->free_ops || g->free_ops->cap_contributors < g->past_most || atomic_load(&g->lock_waiters)) return 0;
-    if (q->n_done == RG_QUICK_DONE) rg_quick_tell(g);
     return g->phase == RG_PHASE_MEMBER && rg_member_may_run(g->core, g->gen, q->n_done + 1);
 }
 
@@ -321,9 +320,10 @@ static void tell_result(rg_group_t *g, const rg_quick_shape_t *s, rg_result_t *t
  * is nothing left that could refuse it. Locked. */
 int rg_quick_run(rg_group_t *g, const rg_quick_call_t *c, uint32_t *sent) {
     rg_quick_t *q = &g->quick;
+    *sent = 0;
+    if (q->n_done == RG_QUICK_DONE) rg_quick_tell(g);
     const rg_quick_shape_t *s = shape_of(g, c);
     const void *part[RG_QUICK_PEERS];
-    *sent = 0;
     if (!s || !buffers_fit(s, c->in, c->out) || !calm(g, s)) return 0;
     rg_kept_t *kept = rg_kept_new(g, s->keep_bytes, &s->sig);
     if (!kept) return 0;
