@@ -298,8 +298,14 @@ static uint32_t parts(rg_coord_t *c) {
     return part > 1 ? largest : 0;
 }
 
-/* Between two in different parts all other parts go; else the one that more members cannot reach, and of two that are
- * alike, the younger in rank. */
+/* Twice as long as a member may take for a sign of life. */
+static int quiet(const rg_coord_t *c, const rg_seat_t *s) {
+    return !s->conn || c->now - s->last_heard > c->p.heartbeat_ns / 4;
+}
+
+/* Between two in different parts all other parts go; else the one that is not heard while the other is: an adapter may
+ * give a dead host up before it counts as silent here, and the first of those who lost it would go in its place. Else
+ * the one that more members cannot reach, and of two that are alike, the younger in rank. */
 static void settle(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat_t *b) {
     char text[RG_CAUSE_MAX];
     rg_text_copy(text, sizeof text, x->text);
@@ -316,7 +322,8 @@ static void settle(rg_coord_t *c, const rg_complaint_t *x, rg_seat_t *a, rg_seat
         return;
     }
     uint32_t na = complaints_about(c, x->a), nb = complaints_about(c, x->b);
-    int a_goes = na != nb ? na > nb : a->rank > b->rank;
+    int a_quiet = quiet(c, a), b_quiet = quiet(c, b);
+    int a_goes = a_quiet != b_quiet ? a_quiet : na != nb ? na > nb : a->rank > b->rank;
     leaves_for(c, a_goes ? a : b, a_goes ? b : a, text);
 }
 
@@ -335,11 +342,6 @@ static void check_dead(rg_coord_t *c, rg_complaint_t *x) {
     x->dead = 0;
     if (s->last_heard <= x->dead_at && s->state == RG_SEAT_MEMBER)
         rg_coord_suspect(c, s, RG_SUSPECT_SILENT, RG_ERR_EXPELLED, x->text);
-}
-
-/* Twice as long as a member may take for a sign of life. */
-static int quiet(const rg_coord_t *c, const rg_seat_t *s) {
-    return !s->conn || c->now - s->last_heard > c->p.heartbeat_ns / 4;
 }
 
 /* Where the network falls apart both sides have broken links, but only one of the two is heard here, where there is a

@@ -7,13 +7,15 @@
 
 static rig_t r;
 
-static void group(int n) {
+static void group_with(int n, uint64_t reconnect) {
     memset(&r, 0, sizeof r);
     r.now = 1000000000;
-    r.reconnect = RECONNECT;
+    r.reconnect = reconnect;
     rig_office(&r, RIG_MAX, 0);
     rig_fill(&r, n);
 }
+
+static void group(int n) { group_with(n, RECONNECT); }
 
 static uint64_t id_of(int i) { return rg_member_id(r.m[i]); }
 
@@ -214,6 +216,24 @@ Test(core_paths, evidence_of_death__accused_is_silent__is_suspected_soon) {
     rig_settle(&r);
     rig_pass(&r, RIG_HEARTBEAT / 2);
     for (int i = 0; i < 2; i++) cr_assert(rg_member_view(r.m[i])->n == 2);
+    rig_end(&r);
+}
+
+Test(core_paths, link_to_a_dead_host__is_given_up_before_the_silence_by_one__that_one_stays) {
+    group_with(3, 0);
+    rig_pass(&r, RIG_HEARTBEAT);
+    r.cut[1] = 1;
+    rig_pass(&r, RIG_HEARTBEAT / 2);
+    down(2, 1, 0);
+    rig_settle(&r);
+    rig_pass(&r, RIG_HEARTBEAT / 4); /* the other one hears of it later than links are waited for */
+    down(0, 1, 0);
+    rig_settle(&r);
+    rig_pass(&r, RIG_HEARTBEAT);
+    for (int i = 0; i < 3; i += 2) {
+        cr_assert(!told_any(&r, i, RG_MACT_EXPELLED), "member %d", i);
+        cr_assert(rg_member_view(r.m[i])->n == 2);
+    }
     rig_end(&r);
 }
 
