@@ -274,7 +274,8 @@ void rg_claim_on_view(rg_coord_t *c, uint64_t conn, rg_r_t *r) {
     rg_r_rebind(r, &b);
     rg_r_view_head(r, &v);
     rg_r_t records = *r;
-    if (r->bad || !records_whole(c, r, v.n)) {
+    int64_t slot = rg_idmap_get(&c->by_conn, conn); /* who is on this connection speaks for nobody else */
+    if (r->bad || (slot >= 0 && c->seats[slot].m.id != b.id) || !records_whole(c, r, v.n)) {
         r->bad = 1;
         return;
     }

@@ -68,6 +68,26 @@ Test(succession, the_coordinator_comes_back_with_nothing__nobody_stops_and_the_n
     rig_end(&r);
 }
 
+/* Found by the fuzzer: two seats with one connection, of which the office forgot one when that closed. */
+Test(succession, a_member_tells_its_view_as_if_it_were_another__it_goes_and_the_other_stays) {
+    enum { ID_AT = 8 + 2 + 7 }; /* behind the header and the name of the group, "default" */
+    uint8_t buf[64];
+    rg_w_t w = { buf, 0, sizeof buf, 0 };
+    group(3, 0);
+    rg_w_header(&w, RG_MSG_PROBE);
+    rg_w_u64(&w, 0);
+    say(2, &w);
+    cr_assert(last_said() == RG_MSG_VIEW);
+    uint64_t self = rg_member_id(r.m[2]), other = rg_member_id(r.m[1]);
+    uint8_t *id = r.queue[(r.tail - 1) % RIG_QUEUE].bytes + ID_AT;
+    cr_assert(memcmp(id, &self, sizeof self) == 0);
+    memcpy(id, &other, sizeof other);
+    rig_settle(&r);
+    cr_assert(r.coord->n == 2 && rg_member_view(r.m[1])->n == 2 && rg_seat_by_id(r.coord, self) == NULL);
+    cr_assert(rg_seat_by_id(r.coord, other)->conn == r.conn[1]);
+    rig_end(&r);
+}
+
 Test(succession, half_of_the_voters_without_the_first_member__the_office_is_silent) {
     group(3, 0);
     office_dies(3);
