@@ -160,7 +160,11 @@ int main(int argc, char **argv) {
     if (b.calls < 1 || b.calls > CALLS) b.calls = 5;
     b.in = malloc((b.count + 1) * sizeof *b.in);
     b.out = malloc((b.count + 1) * sizeof *b.out);
-    if (b.in == NULL || b.out == NULL) return fail(&b, "no memory", RG_ERR_NOMEM);
+    if (b.in == NULL || b.out == NULL) {
+        free(b.in);
+        free(b.out);
+        return fail(&b, "no memory", RG_ERR_NOMEM);
+    }
     if (rg_group_join(NULL, &b.g, &err) != RG_OK) return fprintf(stderr, "bench_quantised: %s\n", err.text), 1;
     rg_group_info(b.g, &info);
     b.rank = info.rank;

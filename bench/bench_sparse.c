@@ -113,7 +113,10 @@ static int measure_lists(member_t *m) {
     static const double densities[] = { 0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1 };
     lists_t l = { 0 };
     double dense[CALLS_MOST], sparse[CALLS_MOST];
-    if (!lists_make(m, &l)) return bad(m, "lists", RG_ERR_NOMEM);
+    if (!lists_make(m, &l)) {
+        lists_free(&l);
+        return bad(m, "lists", RG_ERR_NOMEM);
+    }
     for (uint32_t d = 0; d < sizeof densities / sizeof *densities; d++) {
         rg_result_t r = RG_RESULT_INIT;
         rg_opts_t o = RG_OPTS_INIT;
@@ -206,7 +209,10 @@ static void measure_codec(member_t *m) {
     float *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y);
     uint8_t *w = malloc(N);
     uint64_t seed = 7;
-    if (!x || !y || !w) return;
+    if (!x || !y || !w) {
+        free(x), free(y), free(w);
+        return;
+    }
     for (int i = 0; i < N; i++) x[i] = (float)(int32_t)(dice(&seed) >> 32) * 0x1p-31f;
     for (int dct = 0; dct < 2; dct++) {
         rg_topk_t t = RG_TOPK_INIT;

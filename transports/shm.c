@@ -424,8 +424,9 @@ static int shm_arm(rg_tp_t *tp, int64_t *timeout_ns) {
 
 static void shm_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) {
     const link_t *l = link_at(tp, index);
-    *out = (rg_tp_link_info_t){ .shared = l && l->state == LINK_UP };
-    if (out->shared) out->cpu = LOAD(&l->in->cpu);
+    int shared = l && l->state == LINK_UP;
+    *out = (rg_tp_link_info_t){ .shared = shared };
+    if (shared) out->cpu = LOAD(&l->in->cpu);
 }
 
 static int shm_wake_fd(rg_tp_t *tp) { return tp->epoll; }

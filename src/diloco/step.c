@@ -5,6 +5,7 @@
  */
 #include "diloco/internal.h"
 
+#include "assume.h"
 #include "config.h"
 #include "os/os.h"
 #include "quorum/known.h"
@@ -363,6 +364,7 @@ rg_status_t rg_diloco_step(rg_diloco_t *d, uint64_t tokens, rg_diloco_result_t *
     uint64_t since = rg_os_now_ns();
     rg_status_t st = begin(d, result, &res);
     if (st != RG_OK) return st;
+    RG_ASSUME(d->n); /* what was started has a fragment */
     d->step++;
     for (uint32_t p = 0; p < d->n; p++) {
         d->fragment[p].tokens += tokens;

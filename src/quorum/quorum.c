@@ -5,6 +5,7 @@
 #include "quorum/quorum.h"
 
 #include "api.h"
+#include "assume.h"
 #include "config.h"
 #include "engine/lifecycle.h"
 
@@ -178,6 +179,7 @@ static void fill(rg_quorum_t *q, rg_gift_t *g, const void *in) {
     int whole = rg_numbers_whole(q->c.dtype);
     double sum = g->weight + (c ? c->weight : 0);
     if (!c && !whole) {
+        RG_ASSUME(in); /* nothing is carried, so there is an input */
         if (q->bytes) memcpy(g->data, in, q->bytes);
         return;
     }

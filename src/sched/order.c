@@ -4,6 +4,8 @@
  * figures, since they come from other members. */
 #include "sched.h"
 
+#include "assume.h"
+
 #include <string.h>
 
 #define EXACT RG_ORDER_EXACT
@@ -190,6 +192,7 @@ uint64_t rg_share_weights(const uint32_t *rate, uint32_t n, uint64_t *weight) {
 rg_span_t rg_share_part(rg_span_t whole, const uint32_t *rate, uint32_t n, uint32_t index) {
     uint64_t weight[RG_ORDER_MAX], below = 0;
     if (rate == NULL || n > RG_ORDER_MAX) return rg_span_part(whole, n, index);
+    RG_ASSUME(n && index < n);
     uint64_t sum = rg_share_weights(rate, n, weight);
     for (uint32_t i = 0; i < index; i++) below += weight[i];
     /* In 65536ths: products stay within 64 bits, and a share is exact to a thousandth of the least that matters. */

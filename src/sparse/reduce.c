@@ -8,6 +8,8 @@
 #include "sparse/list.h"
 #include "sparse/reducer.h"
 
+#include "assume.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -76,7 +78,10 @@ void rg_sparse_reducer_destroy(rg_sparse_reducer_t *z) {
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
 /* Whether the vector is so long that parts begin at whole windows. */
-static int is_long(const job_t *j) { return j->in->n / j->f.n >= 64 * RG_WINDOW; }
+static int is_long(const job_t *j) {
+    RG_ASSUME(j->f.n); /* a frame has this member at least */
+    return j->in->n / j->f.n >= 64 * RG_WINDOW;
+}
 
 static int has_cuts(const job_t *j) { return is_long(j) && j->z->cuts_len == j->in->n && j->z->cuts_n == j->f.n; }
 

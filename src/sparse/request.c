@@ -2,6 +2,8 @@
  * its thread. It must not touch what a reducer holds: that belongs to the call whose turn it is. */
 #include "sparse/reducer.h"
 
+#include "assume.h"
+
 static const char what[] = "a sparse request";
 static const char busy[] = "a reducer does one call at a time: wait for its requests, or use another reducer";
 
@@ -64,6 +66,7 @@ rg_status_t rg_sparse_iall_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in,
     rg_status_t st = rg_sparse_how_in(z->g, how, &means);
     if (st == RG_OK) st = begin(z->g, opts, req, run_lists, &q);
     if (st != RG_OK) return st;
+    RG_ASSUME(q);
     q->z = z;
     q->list = *in;
     q->out = out;
@@ -93,6 +96,7 @@ rg_status_t rg_seeded_iall_reduce(rg_sparse_reducer_t *z, const void *in, void *
     if (z == NULL) return RG_ERR_INVALID;
     rg_status_t st = begin(z->g, opts, req, run_seeded, &q);
     if (st != RG_OK) return st;
+    RG_ASSUME(q);
     q->z = z, q->in = in, q->out = out, q->n = n, q->dtype = dtype;
     q->has_how = how != NULL;
     if (how != NULL) q->seeded = *how;
@@ -120,6 +124,7 @@ rg_status_t rg_topk_iall_reduce(rg_topk_reducer_t *z, const float *in, float *ou
     if (z == NULL) return RG_ERR_INVALID;
     rg_status_t st = begin(rg_topk_group(z), opts, req, run_topk, &q);
     if (st != RG_OK) return st;
+    RG_ASSUME(q);
     q->topk = z, q->in = in, q->out = out, q->n = count, q->op = op;
     return start(rg_topk_queue(z), q, req);
 }

@@ -23,7 +23,7 @@ rg_status_t rg_sync_reserve_heads(rg_sync_t *x) {
     x->sends = calloc(n, 1);
     x->groups = calloc(groups, sizeof *x->groups);
     x->target_groups = calloc(groups, sizeof *x->target_groups);
-    x->told = calloc(n + 1 + 4 * RG_SYNC_FEW, sizeof(uint64_t)); /* a hash takes two; ours may be as many as all */
+    x->told = calloc(8, n + 1 + 4 * RG_SYNC_FEW); /* a status takes 8 bytes, a hash 16; ours may be as many as all */
     return x->raw && x->heads && x->ids && x->counts && x->sends && x->groups && x->target_groups && x->told
                ? RG_OK
                : RG_ERR_NOMEM;
