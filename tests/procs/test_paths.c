@@ -76,8 +76,11 @@ static int nobody_was_missed(struct env *e) {
 
 /* Both ends say so, and the group works on whole. */
 static int goes_on(struct place *p, const int *count, const char *what) {
-    return ENV_SEEN(PROCS_WAIT(__atomic_load_n(count, __ATOMIC_SEQ_CST) >= 2, 40), "%s: %d times", what, *count) &&
-           env_running(p->e, 10, 40) && nobody_was_missed(p->e);
+    uint64_t start = procs_now();
+    int told = PROCS_WAIT(__atomic_load_n(count, __ATOMIC_SEQ_CST) >= 2, 40);
+    unsigned long long ms = (procs_now() - start) / 1000000;
+    if (told) printf("     %s at both ends %llu ms after the network changed\n", what, ms);
+    return ENV_SEEN(told, "%s: %d times", what, *count) && env_running(p->e, 10, 40) && nobody_was_missed(p->e);
 }
 
 /* Cut for longer than a heartbeat, so that the connection is given up, but not for the reconnect time on top. */

@@ -225,6 +225,7 @@ static int refused(struct security *s, const struct refusal *r) {
     ok = SEEN(strstr(s->text, r->joiner_says), "%s: the joiner says \"%s\"", r->name, s->text) && ok;
     ok = SEEN(PROCS_WAIT(strstr(s->log, r->log_says) != NULL, 5), "%s: the coordinator logs \"%s\"", r->name, s->log) &&
          ok;
+    printf("     %s: refused after %llu ms\n", r->name, (unsigned long long)t / 1000000);
     ok = SEEN(t < 10000000000ull, "%s: known only after %d ms", r->name, (int)(t / 1000000)) && ok;
     ok = SEEN(!strstr(s->log, s->key_text) && !strstr(s->text, s->key_text), "%s: the key is told", r->name) && ok;
     s->end = 1;
