@@ -1,6 +1,7 @@
 /* fuzz_core.c: the fuzzer chooses the order of events among one coordinator and three processes, and now and then
  * puts its own bytes in the place of a message. The coordinator's invariants must hold whatever members send; a
- * member's as long as nobody has spoken to it in the coordinator's name. It relies on src/core alone. */
+ * member's as long as nobody has spoken to it in the coordinator's name, or to the coordinator in its own: who is
+ * said to have a whole result is told to commit it. It relies on src/core alone. */
 #include "core/coord.h"
 #include "core/member.h"
 
@@ -105,10 +106,10 @@ static void deliver(int i, int up, int lie, input_t *in) {
     if (!q->n || !f.conn[i]) return;
     msg_t m = get(q);
     for (int k = 0; lie && m.n > 8 && k < lie; k++) m.p[8 + (take(in) | take(in) << 8) % (m.n - 8)] ^= take(in);
+    f.lied_to[i] |= lie;
     if (up) {
         coord(RG_CEV_MESSAGE, f.conn[i], m.p, m.n);
     } else {
-        f.lied_to[i] |= lie;
         rg_member_event_t ev = { .type = RG_MEV_MESSAGE, .bytes = m.p, .len = m.n };
         member(i, &ev);
     }
@@ -236,8 +237,8 @@ static void one(input_t *in) {
         break;
     default:
         for (n = 0; n < sizeof raw && in->n && n < 2u * x; n++) raw[n] = take(in);
+        f.lied_to[i] |= f.conn[i] || x & 128;
         if (x & 128) {
-            f.lied_to[i] = 1;
             ev = (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = raw, .len = n };
             member(i, &ev);
         } else if (f.conn[i]) {
