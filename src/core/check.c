@@ -34,8 +34,7 @@ static const char *check_table(const rg_member_t *m) {
     }
     if (before != m->last) return "member: the list of operations ends elsewhere";
     if (own != m->ents_own || marked != m->ents_marked) return "member: operations are miscounted";
-    if (kept != m->kept || kept > RG_KEEP_MAX || kept != (uint32_t)__builtin_popcountll(m->kept_map))
-        return "member: copies are miscounted";
+    if (kept != rg_member_copies(m)) return "member: copies are miscounted";
     if (delayed != m->delayed || wanted != m->wanted_count) return "member: waiting operations are miscounted";
     if (delayed && kept < RG_KEEP_MAX && !m->fenced && !m->told)
         return "member: a commit waits although there is room for a copy";
@@ -70,7 +69,7 @@ const char *rg_member_check(const rg_member_t *m) {
         low += m->watermark[i] == m->peer_min;
     }
     if (low != m->peer_min_count) return "member: the lowest watermark is miscounted";
-    if (m->kept && !m->fenced && m->peer_min > m->kept_low) return "member: a copy is kept that nobody needs";
+    if (m->kept_map && !m->fenced && m->peer_min > m->kept_low) return "member: a copy is kept that nobody needs";
     if (m->gen < m->view.members[m->self_rank].first_gen) return "member: is before its first generation";
     return NULL;
 }

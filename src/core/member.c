@@ -706,7 +706,7 @@ int rg_member_newcomers(const rg_member_t *m) {
     return m->promise_on || (m->view.n && m->view.members[m->view.n - 1].first_gen > m->gen);
 }
 
-int rg_member_drained(const rg_member_t *m) { return !m->kept && !m->delayed; }
+int rg_member_drained(const rg_member_t *m) { return !m->kept_map && !m->delayed; }
 
 uint32_t rg_member_participants(const rg_member_t *m, uint64_t gen, uint64_t *ids, uint32_t cap) {
     uint32_t n = 0;

@@ -11,7 +11,7 @@
 #define RG_MARKS_MAX 1024u                          /* decisions that wait for operations not started here */
 #define RG_ENT_MAX (RG_CORE_MAX_OPS + RG_MARKS_MAX) /* own operations, and marks */
 #define RG_ENT_HASH 4096u
-#define RG_KEEP_MAX 64u      /* copies of small results */
+#define RG_KEEP_MAX 64u      /* copies of small results: the bits of kept_map */
 #define RG_STREAMS_MAX 4096u /* pairs of set and tag that are remembered */
 #define RG_STREAM_HASH 8192u
 #define RG_DROPPED_MAX 256u                    /* sub-groups that were given up here, whose operations need no marks */
@@ -156,7 +156,7 @@ struct rg_member {
 
     uint32_t ent_used, ent_free, ents_own, ents_marked;
     uint16_t first, last, ofirst, olast;
-    uint32_t kept, delayed, wanted_count;
+    uint32_t delayed, wanted_count;
     uint64_t kept_low;
     uint16_t keep_slot[RG_KEEP_MAX]; /* index + 1 */
     uint64_t kept_map;               /* the slots that are taken */
@@ -231,6 +231,7 @@ void rg_op_end_here(rg_member_t *m, rg_ent_t *e, rg_status_t status, uint64_t bl
 void rg_ops_release(rg_member_t *m);
 void rg_ops_commit_delayed(rg_member_t *m);
 void rg_ops_local_aborts(rg_member_t *m);
+static inline uint32_t rg_member_copies(const rg_member_t *m) { return (uint32_t)__builtin_popcountll(m->kept_map); }
 int rg_ops_stuck(rg_member_t *m); /* something waits for an office */
 void rg_ops_send_wanted(rg_member_t *m);
 void rg_ops_abort_all(rg_member_t *m, rg_status_t status, const char *text);

@@ -167,7 +167,6 @@ void rg_op_release(rg_member_t *m, rg_ent_t *e) {
     m->keep_slot[slot] = 0;
     m->kept_map &= ~((uint64_t)1 << slot);
     m->serve &= ~((uint64_t)1 << slot);
-    m->kept--;
     rg_ent_remove(m, e);
     keep_low(m);
 }
@@ -175,7 +174,7 @@ void rg_op_release(rg_member_t *m, rg_ent_t *e) {
 /* F3. A copy goes when every participant says that it has passed the operation. */
 void rg_ops_release(rg_member_t *m) {
     uint64_t limit = m->peer_min > m->ack_min ? m->peer_min : m->ack_min;
-    if (!m->kept || limit <= m->kept_low) return;
+    if (!m->kept_map || limit <= m->kept_low) return;
     for (uint64_t left = m->kept_map; left; left &= left - 1) {
         rg_ent_t *e = &m->ent[m->keep_slot[__builtin_ctzll(left)] - 1];
         if (rg_key_note(e->key) < limit) rg_op_release(m, e);
@@ -204,7 +203,7 @@ void rg_op_commit(rg_member_t *m, rg_ent_t *e, uint64_t computed, int keep) {
     e->computed = computed;
     if (keep && rg_key_note(e->key) < (m->peer_min > m->ack_min ? m->peer_min : m->ack_min))
         keep = 0; /* the others are past it: this was the last one */
-    if (keep && m->kept >= RG_KEEP_MAX) {
+    if (keep && !~m->kept_map) {
         if (e->state != RG_ENT_COMPLETE) m->delayed++;
         e->state = RG_ENT_COMPLETE;
         return;
@@ -222,11 +221,10 @@ void rg_op_commit(rg_member_t *m, rg_ent_t *e, uint64_t computed, int keep) {
     open_remove(m, e);
     unwant(m, e);
     e->state = RG_ENT_KEPT;
-    uint32_t slot = (uint32_t)__builtin_ctzll(~m->kept_map); /* there is one: fewer than RG_KEEP_MAX are kept */
+    uint32_t slot = (uint32_t)__builtin_ctzll(~m->kept_map); /* there is one, as was just seen */
     m->keep_slot[slot] = ent_index(m, e);
     m->kept_map |= (uint64_t)1 << slot;
     e->keep = (uint8_t)(slot + 1);
-    m->kept++;
     m->small_since_flush++;
     uint64_t note = rg_key_note(e->key);
     if (note < m->kept_low) m->kept_low = note;
@@ -236,7 +234,7 @@ void rg_op_commit(rg_member_t *m, rg_ent_t *e, uint64_t computed, int keep) {
 }
 
 void rg_ops_commit_delayed(rg_member_t *m) {
-    for (uint16_t i = m->first; i && m->delayed && m->kept < RG_KEEP_MAX;) {
+    for (uint16_t i = m->first; i && m->delayed && ~m->kept_map;) {
         rg_ent_t *e = &m->ent[i - 1];
         i = e->next;
         if (e->state == RG_ENT_COMPLETE && !e->sig.rule_l) rg_op_commit(m, e, e->computed, 1);
@@ -476,7 +474,7 @@ static rg_status_t op_start(rg_member_t *m, const rg_member_event_t *ev) {
 
 int rg_member_may_run(const rg_member_t *m, uint64_t gen, uint32_t untold) {
     return m->have_view && !m->told && !m->fenced && gen == m->gen && !m->ofirst && !m->ents_marked && !m->delayed &&
-           m->kept + untold <= RG_KEEP_MAX && m->ents_own + untold <= RG_CORE_MAX_OPS;
+           rg_member_copies(m) + untold <= RG_KEEP_MAX && m->ents_own + untold <= RG_CORE_MAX_OPS;
 }
 
 /* The caller knows the outcome, so there is none to be given: what does not fit is a mistake of the caller's. */
