@@ -75,7 +75,7 @@ void rg_quorum_fetch_stop(rg_quorum_t *q) {
 void rg_quorum_follow(rg_quorum_t *q, uint64_t leader, uint32_t term) {
     if (q->leader == q->self) rg_decide_step_down(q);
     if (term && q->patience < PATIENCE_MOST) q->patience++;
-    q->calm = 0;
+    if (term) q->calm = 0; /* a change of the view is no sign of haste */
     q->leader = leader;
     q->term = term;
     q->pinging = q->asking_news = 0;
@@ -299,7 +299,9 @@ static void sign_of_life(rg_quorum_t *q, uint64_t peer) {
  * time, this member claims to decide, the first of the others first. Only who has a result of this view may: then all
  * that was shown before the view is known to be decided. The time for which this process was stopped itself does not
  * count. Patience doubles with every takeover, and rounds that pass without one take that back: where answers take
- * longer than the time, on a starved host, members would take the deciding from each other for ever. */
+ * longer than the time, on a starved host, members would take the deciding from each other for ever. Both outlive the
+ * view: they tell of hosts and links, which are the same in the next one, and too much patience costs at most the
+ * heartbeat in which a member that is stopped leaves the view anyhow. */
 static void watch(rg_quorum_t *q, uint64_t now, uint64_t *at) {
     uint64_t limit = q->c.takeover_us * 1000ull << q->patience, part = limit / 4 + 1, since = now - q->watched_ns;
     int position = rg_decide_position(q);

@@ -137,6 +137,25 @@ Test(quorum_talk, no_memory_for_the_members_of_the_first_view__nothing_is_decide
     cr_assert(!q.ready && !kept[0]);
 }
 
+/* Where members come and go more often than every 16 rounds, patience that has grown must not stay for ever. */
+Test(quorum_talk, patience__16_rounds_without_a_takeover_and_views_in_between__halves) {
+    rg_quorum_t q = { .leader = 11, .self = 12 };
+    rg_quorum_follow(&q, 13, 4098);
+    cr_assert_eq(q.patience, 1);
+    for (int i = 0; i < 15; i++) {
+        rg_quorum_calm(&q);
+        rg_quorum_follow(&q, 11, 0); /* as the first of a new view */
+        cr_assert_eq(q.patience, 1, "after %d rounds", i + 1);
+    }
+    rg_quorum_calm(&q);
+    cr_assert_eq(q.patience, 0);
+    for (int i = 0; i < 40; i++) {
+        rg_quorum_follow(&q, 13, 4098);
+        for (int k = 0; k < 15; k++) rg_quorum_calm(&q);
+    }
+    cr_assert_eq(q.patience, 8, "the most");
+}
+
 Test(quorum_talk, terms__of_another_rank_or_too_high__are_nobodys) {
     rg_place_t places[3] = { { .seat = { .id = 11 } }, { .seat = { .id = 12 } }, { .seat = { .id = 13 } } };
     rg_quorum_t q = { .leader = 11, .self = 12, .term = UINT32_MAX - 4095, .places = places, .n_places = 3 };
