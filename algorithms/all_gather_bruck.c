@@ -7,6 +7,7 @@
 
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, rounds = seg_rounds(d->size), bytes = (n - 1) / n * seg_bytes(d);
+    if (seg_shared_tcp(d, m) && seg_dense(d)) return rg_cost(m, rounds, 1.5 * rounds, bytes, 0);
     /* About half of the messages wrap. */
     return rg_cost(m, rounds, seg_messages(bytes, seg_dense(d) ? 1.5 * rounds : n - 1), SEG_ROUNDS_COST * bytes, 0);
 }

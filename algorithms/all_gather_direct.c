@@ -1,12 +1,15 @@
 /* all_gather_direct.c: everybody sends its segment to everybody. One hop and as few bytes as any, at the price of n-1
  * messages: for few ranks at any size. No TMP. Nothing that was sent is ever written again. */
 #include "pieces.h"
+#include "segments.h"
 
 static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     double n = d->size, bytes = (double)rg_seg_total(d) * d->elem_size, each = (double)d->chunk * d->elem_size * n;
     double pieces = bytes > each ? bytes / each : 1;
     /* Many streams that end at one port at once get in each other's way; the ring's do not. */
     double crowd = n > 8 ? 1 + 0.01 * (n - 8) : 1;
+    /* So they do on shared cores, as long as the data stay in cache (segments.h). */
+    if (seg_shared_tcp(d, m)) crowd *= 1.3;
     return rg_cost(m, 1, (n - 1) * pieces, (n - 1) / n * bytes * crowd, 0);
 }
 

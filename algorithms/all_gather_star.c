@@ -8,7 +8,9 @@ static double cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     /* Rank 0 does it all. Where ranks share cores the sum over all of them counts, spread over the ranks, but no less
      * than what rank 0 has to do on its core: half of that. */
     if (m->sharing > 1) share = (n - 1) * (m->sharing > n / 2 ? 1 / n : 0.5 / m->sharing);
-    return rg_cost(m, 2, share / (n - 1) * seg_messages(bytes * n, messages), share * (1 + 1 / n) * bytes, 0);
+    double moved = share * (1 + 1 / n) * bytes;
+    if (seg_shared_tcp(d, m)) moved *= 2; /* bytes, unlike switches, have to pass its core one after the other */
+    return rg_cost(m, 2, share / (n - 1) * seg_messages(bytes * n, messages), moved, 0);
 }
 
 static void hub(rg_schedule_t *s, const rg_coll_desc_t *d, uint32_t *have) {
