@@ -91,12 +91,14 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
  * the office over may itself be the one that is stopped next. */
 static int explained(const struct stress *s, const struct stress_record *r) {
     const uint64_t t = s->plan_opts.heartbeat_ns, silence = t + t / 4 + SECOND / 4;
+    /* Whoever comes late shares the end of those who waited: whole_time() asks whether somebody did. */
+    const uint64_t wait = s->setup->op_ms * 1000000ull, from = least(r->start_ns, r->end_ns - least(r->end_ns, wait));
     uint64_t cost = 0;
     int silent = 0, away = 0;
     for (uint32_t i = 0; i < s->n_done; i++) {
         const struct stress_event *e = &s->done[i].event;
         const uint64_t at = s->start_ns + (uint64_t)(s->done[i].at * 1e9), lasts = e->for_ns ? e->for_ns : UINT64_MAX;
-        if (!s->done[i].happened || at > r->end_ns || at + 2 * t < r->start_ns) continue;
+        if (!s->done[i].happened || at > r->end_ns || at + 2 * t < from) continue;
         switch (e->action) {
         case STRESS_ACT_STOP:
             cost += least(lasts, silence);
@@ -119,7 +121,7 @@ static int explained(const struct stress *s, const struct stress_record *r) {
     }
     if (silent > 1 && cost < 6 * t) cost = 6 * t;
     if (silent && away) cost += 2 * t;
-    return cost >= s->setup->op_ms * 1000000ull;
+    return cost >= wait;
 }
 
 static int allowed(const struct stress *s, const struct stress_record *r) {
@@ -234,17 +236,18 @@ static void compare(struct stress *s, const struct stress_record *a, const struc
     } else if (!same(a, b)) stress_violate(s, "disagreement", a, b, "members that stayed have different outcomes");
 }
 
-/* Messages that ended by their deadline, where everybody has said how long it took: somebody has waited until then. */
+/* What ended by its deadline, where everybody has said how long it took: somebody has waited until then. */
 static void whole_time(struct stress *s, const struct entry *e) {
     const struct stress_record *early = NULL;
     for (uint32_t k = 0; k < e->n; k++) {
         const struct stress_record *r = e->r[k];
-        if (!stress_kind_is((stress_kind_t)r->kind, 'p') || r->status != RG_ERR_TIMEOUT) continue;
-        if (r->end_ns - r->start_ns >= STRESS_MESSAGE_MS * 1000000ull) return;
+        int message = stress_kind_is((stress_kind_t)r->kind, 'p');
+        if (r->status != RG_ERR_TIMEOUT || (!message && !r->deadline_ns)) continue;
+        if (r->end_ns - r->start_ns >= (message ? STRESS_MESSAGE_MS * 1000000ull : r->deadline_ns)) return;
         early = r;
     }
     if (early && e->n >= early->world)
-        stress_violate(s, "outcome", early, NULL, "a message ended by a deadline that nobody had reached");
+        stress_violate(s, "outcome", early, NULL, "ended by a deadline that nobody had reached");
 }
 
 /* s NULL: the run is over, and nothing is judged any more. */
