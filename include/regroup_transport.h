@@ -198,13 +198,14 @@ typedef struct rg_transport {
 
     /* Small messages without a completion, for peers that share memory. All three may be NULL, and each may always say
      * no: then send() and recv() are the way, and what put() has sent is received by either.
-     * put: sends now and is done with the buffer, 1; or has done nothing, 0.
-     * peek: where the payload of the message with this tag and signature, and of this length, lies; NULL when it has
-     * not come, or cannot be shown. It stays there until taken() or the next poll(). Nobody may read a message of no
-     * bytes. taken: the message that peek() showed last on this link is used up. Gives the newest note of the peer,
-     * which poll() does not report any more. */
+     * Sends now and is done with the buffer, 1; or has done nothing, 0. */
     int (*put)(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send);
+    /* Where the payload of the message with this tag and signature, and of this length, lies; NULL when it has not
+     * come, or cannot be shown. It stays there until it is taken, or until anything is called but put(), and peek() and
+     * taken() of other links. Nobody may read a message of no bytes. */
     const void *(*peek)(rg_tp_t *tp, uint32_t link, const rg_tag_t *tag, uint64_t len);
+    /* The message that peek() showed last on this link is used up. Gives the newest note of the peer, which poll() does
+     * not report any more. */
     uint64_t (*taken)(rg_tp_t *tp, uint32_t link);
 } rg_transport_t;
 #define RG_TP_DONE_NOW 1

@@ -56,6 +56,7 @@ static unasked_t *unasked_new(link_t *l, const rg_tag_t *tag, uint64_t len) {
 
 static void unasked_remove(link_t *l, unasked_t **at) {
     unasked_t *u = *at;
+    if (l->shown_unasked == u) l->shown_unasked = NULL;
     *at = u->next;
     if (l->unasked_tail == &u->next) l->unasked_tail = at;
     l->unasked_count--;
@@ -298,7 +299,6 @@ uint64_t rgm_taken(rg_tp_t *tp, link_t *l) {
         unasked_t **at = &l->unasked;
         while (*at != l->shown_unasked) at = &(*at)->next;
         unasked_remove(l, at); /* it was counted when it came */
-        l->shown_unasked = NULL;
     } else if (l->shown_size) {
         on_note(tp, l, l->shown.note);
         count_in(tp, l, l->shown.len);

@@ -171,7 +171,7 @@ typedef enum rg_quick_how { RG_QUICK_NOT, RG_QUICK_FOLD, RG_QUICK_GATHER, RG_QUI
 typedef struct rg_quick_shape {
     rg_op_sig_t sig;
     rg_quick_how_t how;
-    rg_roster_t *roster; /* NULL: free */
+    rg_roster_t *roster, *base; /* NULL: free. base: the group's own, where roster is in an order that was measured */
     const rg_order_t *orders;
     uint32_t tag_sig, elem, acc;
     uint64_t bytes, keep_bytes; /* of a message; of the result as all have it */

@@ -331,6 +331,8 @@ static void op_run(rg_request_t *op) {
     rg_coll_desc_t d;
     char text[RG_CORE_TEXT_MAX] = "";
     rg_status_t st = RG_ERR_NOMEM;
+    uint32_t sent = op->presend;
+    op->presend = 0; /* of this data epoch alone, however this run ends */
     op_drop_run(op);
     op->state = RG_OPS_RUNNING;
     op->roster = rg_roster_of(op);
@@ -349,9 +351,8 @@ static void op_run(rg_request_t *op) {
         rg_op_fail(op, st, 0, text[0] ? text : rg_strerror(st));
         return;
     }
-    if (op->presend) rg_exec_sent(op, op->presend);
+    if (sent) rg_exec_sent(op, sent);
     else if (op->blocking) rg_quick_learn(op);
-    op->presend = 0;
     op_check_strays(op);
     rg_exec_pump(op);
 }

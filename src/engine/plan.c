@@ -105,7 +105,7 @@ static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_
     p->model_key = r->model_key;
     p->hash =
         fnv(fnv(fnv(2166136261u, alg->name, strlen(alg->name)), &d.chunk, sizeof d.chunk), &d.size, sizeof d.size);
-    p->hash = fnv(p->hash, &d.hub, sizeof d.hub);
+    if (d.hub) p->hash = fnv(p->hash, &d.hub, sizeof d.hub);
     if (r->topo.ring) p->hash = fnv(p->hash, r->topo.ring, r->n * sizeof *r->topo.ring);
     if (r->topo.rate) p->hash = fnv(p->hash, r->topo.rate, r->n * sizeof *r->topo.rate);
     return p;

@@ -87,6 +87,7 @@ void rg_tell_notes(rg_group_t *g, uint64_t now) {
 static void on_link(rg_group_t *g, const rg_completion_t *c, uint64_t now) {
     if (c->link >= g->n_links || !g->links[c->link].id) return;
     if (c->event == RG_TP_NOTE) {
+        if (c->note < g->links[c->link].note) return; /* a later word has been taken (quick.c), or it is a lie */
         g->links[c->link].note = c->note;
         g->links[c->link].noted = 1;
         g->notes_due++;

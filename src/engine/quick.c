@@ -4,7 +4,8 @@
  * is as if each had been told in its time. What is sent is what the schedule of the operation says, so that peers which
  * run it otherwise notice nothing; and where the messages do not come at once, or anything is unusual, the operation
  * goes on as any other, with those sends behind it. It relies on rule S: a copy of each result is kept until all are
- * known to have theirs. It must not let the core take an event between the first send and the operation's start. */
+ * known to have theirs. Between the
+ * first send and the operation's start the core must take no event but those of rg_quick_tell(). */
 #include "config.h"
 #include "engine/group.h"
 
@@ -14,8 +15,11 @@
 
 #define SPIN_NS 20000u    /* after this the others are late, and waiting is somebody else's business */
 #define LOOK_EVERY 64u    /* polls between looks at the clock */
-#define YIELDS_MOST 32u   /* where a peer needs this processor */
+#define YIELDS_MOST 32u   /* where a peer needs this processor, */
+#define YIELDS_NS 500000u /* and for how long: where others compute a turn takes milliseconds, and nobody else drives  \
+                           */
 #define BYTES_MOST 32768u /* of a result, as all have it */
+#define PART_MOST 16384u  /* of a message: longer ones may be fetched by their receiver */
 
 extern const rg_algorithm_t rg_alg_all_reduce_direct, rg_alg_all_gather_direct, rg_alg_barrier_dissemination;
 
@@ -23,7 +27,8 @@ extern const rg_algorithm_t rg_alg_all_reduce_direct, rg_alg_all_gather_direct, 
 
 static void shape_drop(rg_quick_shape_t *s) {
     rg_roster_put(s->roster);
-    s->roster = NULL;
+    rg_roster_put(s->base);
+    s->roster = s->base = NULL;
 }
 
 /* One message to each peer, of equal length, the first between the two: how many bytes, or UINT64_MAX. */
@@ -77,23 +82,27 @@ void rg_quick_learn(const rg_request_t *op) {
     rg_quick_t *q = &g->quick;
     const rg_roster_t *r = op->roster;
     if (!g->tp_ops->peek || op->h != g || op->sig.rule_l || op->key.set != RG_SET_ALL || op->key.op >> 32) return;
-    if (r->n < 2 || r->n > RG_QUICK_PEERS || r->order || r != g->roster || op->keep_bytes > BYTES_MOST) return;
+    if (r->n < 2 || r->n > RG_QUICK_PEERS || !g->roster || op->keep_bytes > BYTES_MOST) return;
+    if (r != g->roster && r != g->ordered) return; /* of an earlier view, or one that is being left */
     if (op->weighted || op->scale != 0 || op->scale_after != 0 || op->lens || op->sig.variant != g->variant) return;
     if (op->in.kind != RG_LAYOUT_PLAIN || op->out.kind != RG_LAYOUT_PLAIN) return;
     rg_quick_shape_t *s = &q->shape[q->next_shape % RG_QUICK_SHAPES];
     for (uint32_t i = 0; i < RG_QUICK_SHAPES; i++)
-        if (q->shape[i].roster == r && memcmp(&q->shape[i].sig, &op->sig, sizeof op->sig) == 0) return;
+        if (q->shape[i].roster == r && q->shape[i].orders == g->orders &&
+            memcmp(&q->shape[i].sig, &op->sig, sizeof op->sig) == 0)
+            return;
     const rg_algorithm_t *alg = op->plan->alg;
     rg_quick_how_t how = alg == &rg_alg_all_reduce_direct       ? RG_QUICK_FOLD
                          : alg == &rg_alg_all_gather_direct     ? RG_QUICK_GATHER
                          : alg == &rg_alg_barrier_dissemination ? RG_QUICK_MEET
                                                                 : RG_QUICK_NOT;
     uint64_t bytes = message_bytes(op);
-    if (how == RG_QUICK_NOT || bytes == UINT64_MAX || bytes > BYTES_MOST || !all_near(g, r)) return;
+    if (how == RG_QUICK_NOT || bytes == UINT64_MAX || bytes > PART_MOST || !all_near(g, r)) return;
     shape_drop(s);
     *s = (rg_quick_shape_t){ .sig = op->sig,
                              .how = how,
                              .roster = op->roster,
+                             .base = g->roster,
                              .tag_sig = op->tag_sig,
                              .elem = op->elem,
                              .bytes = bytes,
@@ -101,6 +110,7 @@ void rg_quick_learn(const rg_request_t *op) {
                              .acc = op->plan->s->desc.acc_size,
                              .orders = g->orders };
     s->roster->refs++;
+    s->base->refs++;
     q->next_shape++;
     if (how == RG_QUICK_FOLD && (fold_kernels(s) != RG_OK || (!q->acc && !(q->acc = malloc(2 * BYTES_MOST)))))
         shape_drop(s);
@@ -200,10 +210,10 @@ static int buffers_fit(const rg_quick_shape_t *s, const void *in, const void *ou
 static const rg_quick_shape_t *shape_of(const rg_group_t *g, const rg_quick_call_t *c) {
     for (uint32_t i = 0; i < RG_QUICK_SHAPES; i++) {
         const rg_quick_shape_t *s = &g->quick.shape[i];
-        if (s->roster && s->roster == g->roster && s->sig.kind == c->kind && s->sig.count == c->count &&
-            s->sig.dtype == c->dtype && s->sig.op == c->op &&
+        if (s->roster && s->base == g->roster && s->orders == g->orders && s->sig.kind == c->kind &&
+            s->sig.count == c->count && s->sig.dtype == c->dtype && s->sig.op == c->op &&
             (rg_kind_shaped(c->kind) || s->sig.on_fault == c->on_fault))
-            return s->roster->gen == g->gen && s->orders == g->orders ? s : NULL;
+            return s->base->gen == g->gen ? s : NULL;
     }
     return NULL;
 }
@@ -243,7 +253,8 @@ static int all_come(rg_group_t *g, const rg_quick_shape_t *s, const rg_tag_t *ta
         }
         if (!missing) return 1;
         if (g->polite_ns == 0) {
-            if ((++yields > YIELDS_MOST && g->quick.test != 2) || atomic_load(&g->lock_waiters)) return 0;
+            if (atomic_load(&g->lock_waiters)) return 0;
+            if (g->quick.test != 2 && (++yields > YIELDS_MOST || rg_os_now_ns() - now > YIELDS_NS)) return 0;
             sched_yield();
         } else if (turn % LOOK_EVERY == 0) {
             if (atomic_load(&g->lock_waiters)) return 0;
@@ -276,7 +287,7 @@ static void hand_out(const rg_quick_shape_t *s, const uint8_t *all, uint8_t *out
     else if (s->keep_bytes) memcpy(out, all, s->keep_bytes);
 }
 
-/* What the peers say of how far they are is for the core as well, which forgets it from view to view. */
+/* What the peers say of how far they are is for the core as well, which is told it before the operations are. */
 static void take_all(rg_group_t *g, const rg_roster_t *r) {
     rg_quick_t *q = &g->quick;
     if (q->note_of != r->data_epoch) memset(q->note, 0, sizeof q->note);
