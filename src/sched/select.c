@@ -227,13 +227,17 @@ static int applies(const rg_algorithm_t *a, const rg_coll_desc_t *d) {
     return a->kind == d->kind && (a->applies == NULL || a->applies(d));
 }
 
+/* A barrier through one rank is not taken unless it is asked for: a member that called something else and waits would
+ * get no message from anybody, and hear of the difference from the coordinator only, seconds later. */
+static int hides_callers(const rg_algorithm_t *a) { return a->kind == RG_KIND_BARRIER && strcmp(a->name, "star") == 0; }
+
 /* The first of least cost: a tie goes to the first of the table, which is sorted by name. */
 static const rg_algorithm_t *cheapest(rg_coll_desc_t *all, const rg_cost_model_t *m, uint32_t chunk_bytes) {
     const rg_algorithm_t *best = NULL;
     uint64_t chunk = 1;
     double least = 0;
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
-        if (!applies(*a, all)) continue;
+        if (!applies(*a, all) || hides_callers(*a)) continue;
         set_chunk(all, *a, m, chunk_bytes);
         double cost = (*a)->cost(all, m);
         if (best != NULL && cost >= least) continue;
@@ -245,11 +249,15 @@ static const rg_algorithm_t *cheapest(rg_coll_desc_t *all, const rg_cost_model_t
     return best;
 }
 
-/* Which form the barrier at the end takes. */
+/* Which form the barrier at the end takes. In a reduce and a gather whoever has sent its part is done and hears of no
+ * one: there the barrier is what tells a member that called something else. */
 static uint32_t hub_is_cheaper(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
     rg_coll_desc_t all = { .kind = RG_KIND_BARRIER, .size = d->size, .elem_size = 1, .acc_size = 1, .topo = d->topo };
-    const rg_algorithm_t *a = d->size > 1 ? cheapest(&all, m, 0) : NULL;
-    return a != NULL && strcmp(a->name, "star") == 0;
+    if (d->size < 2 || d->kind == RG_KIND_REDUCE || d->kind == RG_KIND_GATHER) return 0;
+    const rg_algorithm_t *a = cheapest(&all, m, 0);
+    for (const rg_algorithm_t *const *star = rg_algorithms; *star != NULL; star++)
+        if (hides_callers(*star)) return a == NULL || (*star)->cost(&all, m) < a->cost(&all, m);
+    return 0;
 }
 
 const rg_algorithm_t *rg_sched_choose(rg_coll_desc_t *d, const rg_cost_model_t *m, const rg_choice_t *how,

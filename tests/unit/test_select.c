@@ -128,8 +128,19 @@ Test(select, barrier__members_share_cores_or_not__star_or_dissemination) {
         cr_assert_not_null(rg_sched_select(&d, &m, NULL, 0, text, sizeof text));
         cr_expect_eq(d.hub, cases[i].hub, "case %zu", i);
     }
-    cr_expect_str_eq(chosen(RG_KIND_BARRIER, 4, 0, 2, 1, NULL, 0), "star");
-    cr_expect_str_eq(chosen(RG_KIND_BARRIER, 4, 0, 4, 1, NULL, 0), "dissemination");
+    /* Where somebody who called something else would hear from nobody, all speak to all. */
+    static const rg_kind_t spoken[] = { RG_KIND_REDUCE, RG_KIND_GATHER };
+    rg_net_summary_t net = rg_net_plain(4, 2, 1);
+    rg_cost_model_t m;
+    net.shm = 0;
+    rg_cost_model(&m, &net);
+    for (size_t i = 0; i < 2; i++) {
+        rg_coll_desc_t d = desc(spoken[i], 4, 16384);
+        cr_assert_not_null(rg_sched_select(&d, &m, NULL, 0, text, sizeof text));
+        cr_expect_eq(d.hub, 0, "%s", rg_kind_name(spoken[i]));
+    }
+    cr_expect_str_eq(chosen(RG_KIND_BARRIER, 4, 0, 2, 1, NULL, 0), "dissemination");
+    cr_expect_str_eq(chosen(RG_KIND_BARRIER, 4, 0, 2, 1, "star", 0), "star");
 }
 
 Test(select, forced__right_list__obeyed) {
