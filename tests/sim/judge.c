@@ -85,13 +85,31 @@ const rg_coord_t *judge_office(world_t *w, uint64_t nonce) {
     return best;
 }
 
+/* 1: those of its view who have not stopped would be enough. Who stops when one trouble follows another takes its vote
+ * with it, and when there is peace again the rest may have nobody to meet. */
+static int quorum_left(world_t *w, int node) {
+    const rg_core_view_t *v = rg_member_view(w->procs[node].core);
+    uint32_t voters, votes = 0;
+    int first = 0;
+    if (!v) return 1;
+    voters = v->n + (v->witness != 0);
+    for (uint32_t i = 0; i < v->n; i++) {
+        int q = proc_of(w, v->members[i].id), here = q == node || (q >= 0 && w->procs[q].alive && !w->procs[q].over);
+        votes += (uint32_t)here;
+        first |= !i && here;
+    }
+    for (int k = 0; v->witness && k < w->n_offices; k++)
+        votes += w->offices[k].alive && w->offices[k].host < 0 && w->offices[k].core->p.id == v->witness;
+    return 2 * votes > voters || (2 * votes == voters && first);
+}
+
 /* Who leaves, where only paths were broken. */
 void judge_expelled(world_t *w, int node, rg_status_t status, const char *text) {
     w->expelled += status == RG_ERR_EXPELLED;
     if (w->kind == RUN_GENTLE && status == RG_ERR_EXPELLED)
         sim_fail(w, "who can be reached stays", "process %d: %s", node, text);
     /* When one trouble follows another a member may run out of time to find an office, but not in peace. */
-    int peace = w->now >= w->trouble_until + 3 * w->heartbeat;
+    int peace = w->now >= w->trouble_until + 3 * w->heartbeat && quorum_left(w, node);
     if (w->kind == RUN_OFFICE && !(w->losers >> node & 1) &&
         (status == RG_ERR_EXPELLED || (status == RG_ERR_NO_QUORUM && peace)))
         sim_fail(w, "a coordinator's troubles cost no member", "process %d: status %d %s", node, status, text);
