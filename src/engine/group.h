@@ -364,6 +364,7 @@ struct rg_group {
     atomic_uint lock_waiters;   /* threads that want the lock: whoever drives lets them in */
     uint32_t let_in;            /* those who waited for the lock and got it */
     uint32_t cond_waiters;
+    uint32_t woken; /* of those: they have been, and want the lock now, which lock_waiters does not say */
     enum rg_driver driver;
     uint64_t driver_ticket; /* changes when somebody takes over */
     int sleeping;           /* threads in epoll_wait */
@@ -619,6 +620,9 @@ void rg_drive(rg_group_t *g, int (*finished)(void *arg), void *arg, uint64_t dea
 void rg_help(rg_group_t *g); /* one round beside whoever drives */
 void rg_wake(rg_group_t *g); /* somebody changed what the driver waits for */
 void rg_wake_thread(rg_group_t *g);
+void rg_wake_callers(rg_group_t *g); /* those that wait while another thread drives */
+int rg_wanted(rg_group_t *g);        /* others want the lock */
+void rg_let_others_in(rg_group_t *g);
 void *rg_progress_thread(void *group);
 
 #endif

@@ -33,7 +33,7 @@ void rg_group_over(rg_group_t *g, rg_status_t status, const char *text) {
     rg_group_set_errmsg(g, "%s", text);
     rg_control_close(&g->control);
     rg_office_close(g);
-    pthread_cond_broadcast(&g->cond);
+    rg_wake_callers(g);
     rg_wake(g);
 }
 
@@ -187,7 +187,7 @@ static void core_action(rg_group_t *g, const rg_member_action_t *a) {
     case RG_MACT_VIEW: act_view(g); break;
     case RG_MACT_BOUNDARY:
         g->boundary_gen = a->gen;
-        if (g->cond_waiters) pthread_cond_broadcast(&g->cond); /* its caller waits there when another thread drives */
+        rg_wake_callers(g); /* its caller waits there when another thread drives */
         break;
     case RG_MACT_NOTE: rg_say_note(g, a->note, (int)a->flush); break;
     case RG_MACT_CONTROL: rg_control_aim(g, a); break;

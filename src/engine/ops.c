@@ -489,7 +489,7 @@ void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const ch
     }
     op_unlink(g, op);
     if (op->batch) rg_batch_part_ended(op->batch);
-    if (g->cond_waiters) pthread_cond_broadcast(&g->cond);
+    rg_wake_callers(g);
 }
 
 static void op_keep_copy(rg_request_t *op) {
@@ -585,7 +585,7 @@ static int op_fetches_now(const rg_request_t *op) {
 void rg_op_verdict(rg_group_t *g, const rg_todo_t *t) {
     if (t->type == RG_MACT_OP_RELEASE) {
         kept_release(g, t->key);
-        if (g->leaving && g->cond_waiters) pthread_cond_broadcast(&g->cond); /* rg_group_leave() waits for the last */
+        if (g->leaving) rg_wake_callers(g); /* rg_group_leave() waits for the last */
         return;
     }
     if (t->type == RG_MACT_OP_SERVE) {

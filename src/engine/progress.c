@@ -40,6 +40,15 @@ void rg_wake(rg_group_t *g) {
     (void)n; /* a full counter wakes as well */
 }
 
+/* Who comes back from a condition wants its mutex without a word to rg_lock(): so it is counted before. */
+void rg_wake_callers(rg_group_t *g) {
+    if (!g->cond_waiters) return;
+    g->woken = g->cond_waiters;
+    pthread_cond_broadcast(&g->cond);
+}
+
+int rg_wanted(rg_group_t *g) { return atomic_load(&g->lock_waiters) != 0 || g->woken != 0; }
+
 void rg_wake_thread(rg_group_t *g) {
     if (!g->thread_running) return;
     pthread_mutex_lock(&g->thread_lock);
@@ -242,9 +251,9 @@ static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until) {
 
 /* Until one of those who wait has had its turn, and no longer: somebody who asks without end (rg_test() in a loop)
  * would otherwise keep the driver from ever driving. */
-static void let_others_in(rg_group_t *g) {
+void rg_let_others_in(rg_group_t *g) {
     uint32_t seen = g->let_in;
-    while (g->let_in == seen && atomic_load(&g->lock_waiters)) {
+    while (g->let_in == seen && rg_wanted(g)) {
         rg_unlock(g);
         sched_yield();
         pthread_mutex_lock(&g->lock);
@@ -264,6 +273,8 @@ static void wait_for_driver(rg_group_t *g, uint64_t until) {
     g->cond_waiters++;
     pthread_cond_timedwait(&g->cond, &g->lock, &ts);
     g->cond_waiters--;
+    if (g->woken) g->woken--;
+    g->let_in++;
 }
 
 static void take_over(rg_group_t *g, enum rg_driver who) {
@@ -285,7 +296,7 @@ static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t de
         now = rg_os_now_ns();
         if (any) {
             idle_since = now;
-            let_others_in(g);
+            rg_let_others_in(g);
             continue;
         }
         if (now - idle_since > spin_budget_ns(g)) {
@@ -297,7 +308,7 @@ static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t de
             rg_lock(g);
             now = rg_os_now_ns();
         }
-        let_others_in(g);
+        rg_let_others_in(g);
     }
     g->last_drive_ns = now;
 }
@@ -311,7 +322,7 @@ void rg_drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadli
         take_over(g, RG_DRIVER_CALLER);
         drive(g, finished, arg, deadline_ns);
         take_over(g, RG_DRIVER_NONE);
-        if (g->cond_waiters) pthread_cond_broadcast(&g->cond);
+        if (g->cond_waiters) rg_wake_callers(g);
         else if (g->async_work) rg_wake_thread(g);
     }
 }

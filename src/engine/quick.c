@@ -13,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPIN_NS 20000u    /* after this the others are late, and waiting is somebody else's business */
-#define LOOK_EVERY 64u    /* polls between looks at the clock */
-#define YIELDS_MOST 32u   /* where a peer needs this processor, */
-#define YIELDS_NS 500000u /* and for how long: where others compute a turn takes milliseconds, and nobody else drives  \
+#define SPIN_NS 20000u  /* after this the others are late, and waiting is somebody else's business */
+#define LOOK_EVERY 64u  /* polls between looks at the clock */
+#define YIELDS_MOST 32u /* where a peer needs this processor, */
+#define YIELDS_NS                                                                                                      \
+    500000u               /* and for how long: where others compute a turn takes milliseconds, and nobody else drives  \
                            */
 #define BYTES_MOST 32768u /* of a result, as all have it */
 #define PART_MOST 16384u  /* of a message: longer ones may be fetched by their receiver */
@@ -225,7 +226,7 @@ static int calm(rg_group_t *g, const rg_quick_shape_t *s) {
         return 0;
     if (g->next_seq == UINT32_MAX || (g->spin_us && g->spin_us * 1000u < SPIN_NS)) return 0;
     if (rg_kind_shaped((rg_kind_t)s->sig.kind) && g->told_n && g->told_n != s->roster->n) return 0;
-    if (!g->free_ops || g->free_ops->cap_contributors < g->past_most || atomic_load(&g->lock_waiters)) return 0;
+    if (!g->free_ops || g->free_ops->cap_contributors < g->past_most || rg_wanted(g)) return 0;
     return g->phase == RG_PHASE_MEMBER && rg_member_may_run(g->core, g->gen, q->n_done + 1);
 }
 
@@ -253,11 +254,11 @@ static int all_come(rg_group_t *g, const rg_quick_shape_t *s, const rg_tag_t *ta
         }
         if (!missing) return 1;
         if (g->polite_ns == 0) {
-            if (atomic_load(&g->lock_waiters)) return 0;
+            if (rg_wanted(g)) return 0;
             if (g->quick.test != 2 && (++yields > YIELDS_MOST || rg_os_now_ns() - now > YIELDS_NS)) return 0;
             sched_yield();
         } else if (turn % LOOK_EVERY == 0) {
-            if (atomic_load(&g->lock_waiters)) return 0;
+            if (rg_wanted(g)) return 0;
             if (rg_os_now_ns() - now > SPIN_NS && g->quick.test != 2) return 0;
         }
     }
@@ -332,6 +333,7 @@ static void tell_result(rg_group_t *g, const rg_quick_shape_t *s, rg_result_t *t
 int rg_quick_run(rg_group_t *g, const rg_quick_call_t *c, uint32_t *sent) {
     rg_quick_t *q = &g->quick;
     *sent = 0;
+    rg_let_others_in(g); /* a tight loop of these would keep the lock for itself */
     if (q->n_done == RG_QUICK_DONE) rg_quick_tell(g);
     const rg_quick_shape_t *s = shape_of(g, c);
     const void *part[RG_QUICK_PEERS];

@@ -499,7 +499,7 @@ void rg_service_tell(rg_port_t *p) {
         return;
     }
     rg_lock(g);
-    if (g->cond_waiters) pthread_cond_broadcast(&g->cond);
+    rg_wake_callers(g);
     rg_wake(g);
     rg_unlock(g);
 }

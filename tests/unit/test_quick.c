@@ -5,6 +5,8 @@
 #include "engine_rig.h"
 
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -232,3 +234,48 @@ static int between(rig_member_t *m, void *arg) {
 Test(quick, other_calls_between__numbers_stay_in_step) {
     for (uint64_t seed = 0; seed < 3; seed++) rig_run(2 + (uint32_t)seed, "shm", NULL, between, &seed);
 }
+
+/* A thread whose call has ended wakes up to find the lock taken, and has not asked for it as others do: it is counted
+ * all the same, and whoever would go on in a tight loop lets it in first. */
+typedef struct waiter {
+    rg_group_t *g;
+    int finished, returned; /* under the group's lock */
+} waiter_t;
+
+static int waiter_finished(void *arg) { return ((waiter_t *)arg)->finished; }
+
+static void *wait_for_a_call(void *arg) {
+    waiter_t *w = arg;
+    rg_lock(w->g);
+    rg_drive(w->g, waiter_finished, w, UINT64_MAX);
+    w->returned = 1;
+    rg_unlock(w->g);
+    return NULL;
+}
+
+static int is_let_in(rig_member_t *m, void *arg) {
+    waiter_t w = { .g = m->g };
+    pthread_t thread;
+    (void)arg;
+    rg_lock(m->g);
+    m->g->driver = RG_DRIVER_CALLER; /* this thread, as far as others can see */
+    m->g->driver_ticket++;
+    if (pthread_create(&thread, NULL, wait_for_a_call, &w) != 0) return 1;
+    while (!m->g->cond_waiters) {
+        rg_unlock(m->g);
+        sched_yield();
+        rg_lock(m->g);
+    }
+    w.finished = 1;
+    rg_wake_callers(m->g);
+    int wanted = rg_wanted(m->g), before = w.returned;
+    rg_let_others_in(m->g);
+    int after = w.returned, still = rg_wanted(m->g);
+    m->g->driver = RG_DRIVER_NONE;
+    rg_unlock(m->g);
+    pthread_join(thread, NULL);
+    RIG_NEED(m, wanted && !before && after && !still, "%d %d %d %d", wanted, before, after, still);
+    return 0;
+}
+
+Test(quick, a_thread_that_was_woken__is_let_in_first) { rig_run(1, "shm", NULL, is_let_in, NULL); }
