@@ -57,6 +57,21 @@ void judge_step(world_t *w, int node) {
     if (bad) sim_fail(w, bad, "process %d", node);
 }
 
+/* Everybody who is still in this process's view must be past it or hold the result. */
+void judge_copy(world_t *w, int node, int ki) {
+    proc_t *p = &w->procs[node];
+    const rg_core_view_t *v = rg_member_view(p->core);
+    const ledger_t *l = &w->ledger[ki];
+    for (uint32_t i = 0; i < v->n && !rg_member_fenced(p->core) && !l->local && !p->core->told; i++) {
+        int q = proc_of(w, v->members[i].id);
+        const proc_t *x = &w->procs[q];
+        if (v->members[i].first_gen > l->key.gen || !x->alive || x->over || l->out[q].kind || l->whole[q]) continue;
+        sim_fail(w, "a copy is kept while somebody may need it",
+                 "process %d released boundary %llu operation %llx, process %d has not finished it", node,
+                 (unsigned long long)l->key.gen, (unsigned long long)l->key.op, q);
+    }
+}
+
 /* ---- The end --------------------------------------------------------------------------------------------------- */
 
 static int waits_for_founders(world_t *w, const proc_t *p) {
@@ -191,6 +206,8 @@ int judge_idle(world_t *w, const char **why, int *who) {
             *why = text;
         }
         if (p->n_ops || p->gen < w->end_gen) return 0;
+        *why = "does not tell of what has run";
+        if (p->n_ran) return 0;
         *why = rg_member_fenced(p->core) ? "stays fenced" : "keeps copies that all have";
         if (rg_member_fenced(p->core) || !rg_member_drained(p->core)) return 0;
         *why = "is not in the view of the coordinator";

@@ -15,7 +15,7 @@
 static world_t world;
 static struct {
     uint64_t runs, failed, events, commits, aborts, restarts, forwards, views, joins, locals, narrow, takeovers,
-        restarted, resumed, relayed, fetches;
+        restarted, resumed, relayed, fetches, ran, passed;
 } sum;
 
 static const char *const plant_names[] = { "none",        "verdict", "early",      "old-data",     "old-done",
@@ -38,6 +38,8 @@ static const char *run(uint64_t seed, plant_t plant, int trace) {
     sum.joins += world.joins;
     sum.locals += world.locals;
     sum.narrow += world.narrow;
+    sum.ran += world.ran;
+    sum.passed += world.passed;
     sum.takeovers += world.takeovers;
     sum.restarted += world.restarted;
     sum.resumed += world.resumed;
@@ -146,12 +148,13 @@ int main(int argc, char **argv) {
     printf("sim: %llu runs (%u of them filed seeds), %llu events, %llu successes, %llu errors, %llu restarts, %llu "
            "forwards, %llu view changes, %llu joins, %llu ended alone, %llu of pairs and sub-groups, %llu offices "
            "opened by members, %llu restarted, %llu links resumed, %llu relayed, %llu states "
-           "fetched, %.1f s\n",
+           "fetched, %llu operations told of afterwards and %llu not at all, %.1f s\n",
            (unsigned long long)sum.runs, filed, (unsigned long long)sum.events, (unsigned long long)sum.commits,
            (unsigned long long)sum.aborts, (unsigned long long)sum.restarts, (unsigned long long)sum.forwards,
            (unsigned long long)sum.views, (unsigned long long)sum.joins, (unsigned long long)sum.locals,
            (unsigned long long)sum.narrow, (unsigned long long)sum.takeovers, (unsigned long long)sum.restarted,
            (unsigned long long)sum.resumed, (unsigned long long)sum.relayed, (unsigned long long)sum.fetches,
+           (unsigned long long)sum.ran, (unsigned long long)sum.passed,
            (double)(t1.tv_sec - t0.tv_sec) + (double)(t1.tv_nsec - t0.tv_nsec) / 1e9);
     printf("%llu passed, %llu failed, 0 skipped\n",
            (unsigned long long)(sum.runs - sum.failed + (all && !skip ? PLANT_END - 1 - missed : 0)),

@@ -59,7 +59,7 @@ open_op_t *proc_op(proc_t *p, rg_op_key_t key) {
     return NULL;
 }
 
-static void op_drop(proc_t *p, open_op_t *o) { *o = p->ops[--p->n_ops]; }
+void proc_drop(proc_t *p, open_op_t *o) { *o = p->ops[--p->n_ops]; }
 
 /* ---- Data ------------------------------------------------------------------------------------------------------ */
 
@@ -111,6 +111,10 @@ static void op_advance(world_t *w, int node, open_op_t *o) {
         for (int q = 0; o->sig.rule_l && q < w->n_procs; q++)
             if (o->everybody >> q & 1) fill(data_send(w, node, q, D_DONE), o->ki, o);
         b->done |= 1ull << node;
+        if (o->untold) {
+            ran_complete(w, node, o);
+            return;
+        }
         rg_member_event_t ev = { .type = RG_MEV_OP_COMPLETE, .key = key };
         proc_event(w, node, &ev);
         o = proc_op(p, key);
@@ -128,7 +132,7 @@ static void op_advance(world_t *w, int node, open_op_t *o) {
 void proc_data(world_t *w, const event_t *e) {
     proc_t *p = &w->procs[e->node];
     if (!data_arrives(w, e)) return;
-    if (e->note && w->plant != PLANT_NO_NOTES) {
+    if (e->note && w->plant != PLANT_NO_NOTES && !ran_hears(w, e->node, e->peer, e->note)) {
         rg_member_event_t ev = { .type = RG_MEV_WATERMARK, .peer = w->procs[e->peer].id, .note = e->note };
         if (p->n_kept && planted(w, PLANT_WATERMARK, e->node)) ev.note += 1000000000000ull;
         proc_event(w, e->node, &ev);
@@ -143,6 +147,8 @@ void proc_data(world_t *w, const event_t *e) {
         b->computed = e->computed;
         b->mask = e->mask;
     } else if (b->epoch == e->epoch) {
+        if (e->data == D_CONTRIB && b->truth >> e->peer & 1)
+            sim_fail(w, "nothing is sent twice", "process %d: from %d", e->node, e->peer);
         if (e->data == D_DONE) b->done |= 1ull << e->peer;
         else b->contrib |= 1ull << e->peer, b->truth |= 1ull << e->peer, b->sig[e->peer] = (uint16_t)e->sig;
     }
@@ -174,9 +180,11 @@ static void op_needs(world_t *w, int node, open_op_t *o) {
     }
 }
 
-static void op_run(world_t *w, int node, open_op_t *o) {
+void proc_run(world_t *w, int node, open_op_t *o) {
     proc_t *p = &w->procs[node];
+    int sent = o->sent;
     o->st = OP_RUN;
+    o->sent = 0;
     o->everybody = proc_participants(w, p, o->key);
     judge_run(w, node, o);
     op_needs(w, node, o);
@@ -185,13 +193,15 @@ static void op_run(world_t *w, int node, open_op_t *o) {
     b->contrib |= 1ull << node;
     b->truth |= 1ull << node;
     for (int q = 0; q < w->n_procs; q++)
-        if (o->everybody >> q & 1 && o->speaks) fill(data_send(w, node, q, D_CONTRIB), o->ki, o);
+        if (o->everybody >> q & 1 && o->speaks && !sent) fill(data_send(w, node, q, D_CONTRIB), o->ki, o);
+    o->sent = o->untold; /* the machine will say that it is to run */
     op_advance(w, node, o);
 }
 
 static void act_commit(world_t *w, int node, const rg_member_action_t *a) {
     proc_t *p = &w->procs[node];
     open_op_t *o = proc_op(p, a->key);
+    if (!o && ran_commit(w, node, a)) return;
     if (!o) {
         sim_fail(w, "an outcome is shown once", "process %d: success of what is over", node);
         return;
@@ -209,7 +219,7 @@ static void act_commit(world_t *w, int node, const rg_member_action_t *a) {
         if (p->n_kept > RG_KEEP_MAX) sim_fail(w, "bounded copies", "process %d", node);
         else p->kept[p->n_kept++] = (kept_t){ ki, computed, out.mask };
     }
-    op_drop(p, o);
+    proc_drop(p, o);
     w->commits++;
     judge_outcome(w, node, ki, out, fetched, everybody);
     proc_soon(w, node);
@@ -227,7 +237,7 @@ static void act_abort(world_t *w, int node, const rg_member_action_t *a, int loc
         w->ledger[ki].local = 1;
         w->locals++;
     }
-    op_drop(p, o);
+    proc_drop(p, o);
     w->aborts++;
     judge_outcome(w, node, ki, (outcome_t){ .kind = 2, .status = (int16_t)a->status }, 0, 0);
     proc_soon(w, node);
@@ -248,18 +258,7 @@ static void act_release(world_t *w, int node, const rg_member_action_t *a) {
         return;
     }
     *k = p->kept[--p->n_kept];
-    /* Everybody who is still in the releaser's view must be past it or hold the result. */
-    const rg_core_view_t *v = rg_member_view(p->core);
-    for (uint32_t i = 0; i < v->n && !rg_member_fenced(p->core) && !w->ledger[ki].local && !p->core->told; i++) {
-        int q = proc_of(w, v->members[i].id);
-        proc_t *x = &w->procs[q];
-        if (v->members[i].first_gen > a->key.gen || !x->alive || x->over || w->ledger[ki].out[q].kind ||
-            w->ledger[ki].whole[q])
-            continue;
-        sim_fail(w, "a copy is kept while somebody may need it",
-                 "process %d released boundary %llu operation %llx, process %d has not finished it", node,
-                 (unsigned long long)a->key.gen, (unsigned long long)a->key.op, q);
-    }
+    judge_copy(w, node, ki);
 }
 
 static void act_op(world_t *w, int node, const rg_member_action_t *a) {
@@ -279,7 +278,7 @@ static void act_op(world_t *w, int node, const rg_member_action_t *a) {
     }
     if (a->type == RG_MACT_OP_RUN && o->sig.root) o->sig.root = a->peer;
     w->restarts += a->type == RG_MACT_OP_RESTART;
-    op_run(w, node, o);
+    proc_run(w, node, o);
 }
 
 static void act_serve(world_t *w, int node, const rg_member_action_t *a) {
@@ -331,7 +330,7 @@ static void act_view(world_t *w, int node, int joined, uint64_t gen) {
 
 static void act_note(world_t *w, int node, const rg_member_action_t *a) {
     proc_t *p = &w->procs[node];
-    p->note = a->note;
+    if (a->note > p->note) p->note = a->note; /* it may have said more already than the machine has heard of */
     for (int q = 0; a->flush && q < w->n_procs; q++)
         if (p->linked[q]) data_send(w, node, q, D_NOTE);
 }
@@ -425,6 +424,8 @@ void proc_fetched(world_t *w, int node) {
 void proc_event(world_t *w, int node, rg_member_event_t *ev) {
     proc_t *p = &w->procs[node];
     if (!p->alive || p->over || w->failed) return;
+    ran_tell(w, node);
+    if (w->failed) return;
     ev->now_ns = w->now;
     int local = ev->type != RG_MEV_MESSAGE && ev->type != RG_MEV_OP_START && !w->succession;
     rg_status_t st = rg_member_step(p->core, ev);

@@ -8,7 +8,11 @@
 
 typedef enum { OF_ALL, OF_PAIR, OF_GROUP } set_type;
 
-static uint32_t ops_of(world_t *w, uint64_t gen) { return (uint32_t)(sim_hash(w->seed, gen, 11) % 4); }
+/* Where machines hear of operations afterwards there are longer runs of such that can be told of so. */
+static uint32_t ops_of(world_t *w, uint64_t gen) {
+    uint64_t h = sim_hash(w->seed, gen, 11);
+    return (uint32_t)(w->afterwards && (h >> 8) % 4 == 0 ? h % 16 : h % 4);
+}
 static uint64_t op_hash(world_t *w, uint64_t gen, uint32_t i) { return sim_hash(w->seed, gen * 16 + i, 12); }
 
 static set_type op_set(world_t *w, uint64_t h) {
@@ -100,7 +104,7 @@ static int program_op(world_t *w, int node, uint64_t gen, uint32_t i, rg_op_key_
     sig->kind = kind_of(type, h);
     sig->dtype = RG_F32;
     sig->rule_l = rg_key_tagged(*key) || (rg_sig_shaped(sig) && !rg_sig_mutual(sig)) || sig->kind == RG_KIND_REDUCE ||
-                  sig->kind == RG_KIND_BROADCAST || (h >> 32) % 2;
+                  sig->kind == RG_KIND_BROADCAST || (h >> 32) % (w->afterwards ? 8 : 2) == 1;
     sig->on_fault = rg_sig_shaped(sig) || (h >> 24) % 3 == 0 ? RG_RETURN : RG_RETRY;
     sig->count = 10 + (h >> 40) % 10;
     if (type == OF_PAIR) return set && rg_pair_has(set, w->procs[node].id);
@@ -158,6 +162,7 @@ static void issue(world_t *w, int node) {
         event_t *e = sim_push(w, w->now + 30 * MS, EV_EXPIRE, node);
         e->ki = (int16_t)ki;
     }
+    int afterwards = ran_may(w, node, key, &sig);
     open_op_t *o = &p->ops[p->n_ops++];
     *o = (open_op_t){ .st = OP_ISSUED, .ki = ki, .key = key, .sig = sig };
     o->called = proc_participants(w, p, key);
@@ -167,6 +172,10 @@ static void issue(world_t *w, int node) {
     sim_trace(w, "process %d: calls boundary %llu operation %llx of set %llx: kind %d root %llu, rule %s", node,
               (unsigned long long)key.gen, (unsigned long long)key.op, (unsigned long long)key.set, sig.kind,
               (unsigned long long)sig.root, sig.rule_l ? "L" : "S");
+    if (afterwards) {
+        ran_begin(w, node, o);
+        return;
+    }
     rg_member_event_t ev = { .type = RG_MEV_OP_START, .key = key, .sig = sig };
     proc_event(w, node, &ev);
 }
@@ -175,6 +184,8 @@ void proc_program(world_t *w, int node) {
     proc_t *p = &w->procs[node];
     if (!p->alive || p->over || !p->joined || p->waiting_boundary || p->program_set) return;
     if (w->healed && p->gen >= w->end_gen) return;
+    /* Mostly it waits for what is to be told of afterwards. */
+    if (p->untold && sim_hash(w->seed, (uint64_t)node, p->gen * 16 + p->idx) % 8) return;
     if (!p->idx) judge_entry(w, node);
     if (p->idx < ops_of(w, p->gen)) {
         if (p->n_ops >= w->window) return;

@@ -15,6 +15,7 @@
 #define MAXP 20    /* processes of a run, dead ones included */
 #define MAXK 8192  /* operations of a run */
 #define MAXOPEN 40 /* operations in flight at a process */
+#define MAXRAN 8   /* that are over at a process and that its machine has not heard of */
 #define MAXROSTER 64
 #define MAXPLAN 4096
 #define MAXCONN 4096
@@ -112,6 +113,7 @@ typedef struct open_op {
     uint64_t contributors;                /* whose data are in the result, for all alike */
     uint64_t computed, everybody, called; /* called: who took part when the program called it */
     int speaks;                           /* its data are needed by others */
+    int untold, sent;                     /* the machine has not heard of it; what it sends has gone out */
 } open_op_t;
 
 /* What a process has received for an operation, of the newest data epoch heard of. */
@@ -125,6 +127,13 @@ typedef struct kept {
     int ki;
     uint64_t computed, mask;
 } kept_t;
+/* What is over and shown, and the machine has not heard of. */
+typedef struct ran {
+    int ki, told;
+    rg_op_key_t key;
+    rg_op_sig_t sig;
+    uint64_t computed, mask;
+} ran_t;
 typedef struct roster {
     uint64_t epoch;
     uint32_t n;
@@ -145,6 +154,11 @@ typedef struct proc {
     uint32_t n_ops;
     kept_t kept[RG_KEEP_MAX + 1];
     uint32_t n_kept;
+    ran_t ran[MAXRAN];
+    uint32_t n_ran;
+    int untold, telling;                /* an operation that runs is not told of; it is being told */
+    uint64_t said[MAXP], pending[MAXP]; /* watermarks of the others; those that the machine is to hear first */
+    uint64_t said_of;                   /* data epoch of the former */
     roster_t rosters[MAXROSTER];
     uint32_t n_rosters;
     inbox_t inbox[MAXK];
@@ -238,6 +252,7 @@ typedef struct world {
     uint64_t resumed, relayed, expelled, begun_anew, fetches;
     uint32_t cut[MAXP + 1]; /* places that what is sent from here does not reach */
     int succession, comeback;
+    int afterwards; /* machines hear of operations under rule S when these have run */
     int parted;   /* RUN_OFFICE: the network falls in two, instead of what befalls coordinators */
     int embedded; /* the process in which the first coordinator runs, whose fate it shares; -1: it has its own */
     seen_view_t seen[MAXVIEW];
@@ -266,7 +281,7 @@ typedef struct world {
     uint32_t initial, min_size, window, faults, jitter_us, gap_us, spike, overlap, sets;
     uint64_t mismatch_key, skip_key;
     /* counters of a run, for the summary */
-    uint64_t commits, aborts, restarts, forwards, views, joins, locals, narrow;
+    uint64_t commits, aborts, restarts, forwards, views, joins, locals, narrow, ran, passed;
 } world_t;
 
 /* world.c */
@@ -303,6 +318,16 @@ uint64_t proc_participants(world_t *w, const proc_t *p, rg_op_key_t key);
 open_op_t *proc_op(proc_t *p, rg_op_key_t key);
 int ledger_of(world_t *w, int node, rg_op_key_t key);
 int planted(world_t *w, plant_t p, int node);
+void proc_run(world_t *w, int node, open_op_t *o);
+void proc_drop(proc_t *p, open_op_t *o);
+
+/* ran.c: operations that the machine hears of when they have run */
+int ran_may(world_t *w, int node, rg_op_key_t key, const rg_op_sig_t *sig);
+void ran_begin(world_t *w, int node, open_op_t *o);
+void ran_complete(world_t *w, int node, open_op_t *o);
+int ran_hears(world_t *w, int node, int peer, uint64_t note); /* 1: the machine hears of it later */
+void ran_tell(world_t *w, int node);                          /* now, because something else is to be told */
+int ran_commit(world_t *w, int node, const rg_member_action_t *a);
 
 /* links.c */
 link_t *link_of(world_t *w, int a, int b);
@@ -330,6 +355,7 @@ const roster_t *proc_roster(const proc_t *p, uint64_t epoch);
 void judge_run(world_t *w, int node, const open_op_t *o);
 void judge_outcome(world_t *w, int node, int ki, outcome_t o, int fetched, uint64_t everybody);
 void judge_step(world_t *w, int node);
+void judge_copy(world_t *w, int node, int ki); /* nobody may need this process's copy any more */
 void judge_view(world_t *w, int node);
 void judge_entry(world_t *w, int node);
 const rg_coord_t *judge_office(world_t *w, uint64_t nonce);

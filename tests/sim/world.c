@@ -486,6 +486,8 @@ void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace) {
     w->initial = 1 + (uint32_t)sim_below(w, 6);
     w->min_size = sim_below(w, 4) ? w->initial : 1;
     w->phase2_at = (150 + sim_below(w, 150)) * MS;
+    /* In a quarter of the worlds, and of those of tests/sim/seeds.txt that were there before this in none. */
+    w->afterwards = sim_hash(seed, 10, 65627) % 4 == 0;
     w->comeback = (int)(sim_hash(seed, 6, 6) % 2);
     if (seed >= PATH_SEEDS) fault_kind(w);
     if (seed >= PATH_SUCCESSION_SEEDS && w->kind == RUN_ANY && sim_hash(seed, 9, 9) % 3 == 0) w->embedded = 0;
