@@ -44,6 +44,7 @@ typedef struct rg_op_sig {
     uint64_t count;
     uint32_t variant; /* hash of whatever else must agree (algorithm, chunk) */
 } rg_op_sig_t;
+int rg_sig_same(const rg_op_sig_t *a, const rg_op_sig_t *b);
 
 typedef struct rg_core_member {
     uint64_t id;        /* unique in the group for ever; grows with joining order; never 0 */

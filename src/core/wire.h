@@ -241,6 +241,5 @@ static inline int rg_sig_mutual(const rg_op_sig_t *s) {
 }
 static inline int rg_map_bit(const uint8_t *map, uint32_t i) { return map[i / 8] >> (i % 8) & 1; }
 static inline void rg_map_set(uint8_t *map, uint32_t i) { map[i / 8] |= (uint8_t)(1u << (i % 8)); }
-int rg_sig_same(const rg_op_sig_t *a, const rg_op_sig_t *b);
 
 #endif

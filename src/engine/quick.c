@@ -4,8 +4,8 @@
  * is as if each had been told in its time. What is sent is what the schedule of the operation says, so that peers which
  * run it otherwise notice nothing; and where the messages do not come at once, or anything is unusual, the operation
  * goes on as any other, with those sends behind it. It relies on rule S: a copy of each result is kept until all are
- * known to have theirs. Between the
- * first send and the operation's start the core must take no event but those of rg_quick_tell(). */
+ * known to have theirs. Between the first send and the operation's start the core must take no event but those of
+ * rg_quick_tell(). */
 #include "config.h"
 #include "engine/group.h"
 
@@ -13,12 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPIN_NS 20000u  /* after this the others are late, and waiting is somebody else's business */
-#define LOOK_EVERY 64u  /* polls between looks at the clock */
-#define YIELDS_MOST 32u /* where a peer needs this processor, */
-#define YIELDS_NS                                                                                                      \
-    500000u               /* and for how long: where others compute a turn takes milliseconds, and nobody else drives  \
-                           */
+#define SPIN_NS 20000u /* after this the others are late, and waiting is somebody else's business */
+#define LOOK_EVERY 64u /* polls between looks at the clock */
+/* Where a peer needs this processor: where others compute a turn takes milliseconds, and nobody else drives. */
+#define YIELDS_MOST 32u
+#define YIELDS_NS 500000u
 #define BYTES_MOST 32768u /* of a result, as all have it */
 #define PART_MOST 16384u  /* of a message: longer ones may be fetched by their receiver */
 
@@ -89,8 +88,7 @@ void rg_quick_learn(const rg_request_t *op) {
     if (op->in.kind != RG_LAYOUT_PLAIN || op->out.kind != RG_LAYOUT_PLAIN) return;
     rg_quick_shape_t *s = &q->shape[q->next_shape % RG_QUICK_SHAPES];
     for (uint32_t i = 0; i < RG_QUICK_SHAPES; i++)
-        if (q->shape[i].roster == r && q->shape[i].orders == g->orders &&
-            memcmp(&q->shape[i].sig, &op->sig, sizeof op->sig) == 0)
+        if (q->shape[i].roster == r && q->shape[i].orders == g->orders && rg_sig_same(&q->shape[i].sig, &op->sig))
             return;
     const rg_algorithm_t *alg = op->plan->alg;
     rg_quick_how_t how = alg == &rg_alg_all_reduce_direct       ? RG_QUICK_FOLD
@@ -195,8 +193,7 @@ static uint64_t out_bytes(const rg_quick_shape_t *s) {
     return k == RG_KIND_ALL_GATHER || k == RG_KIND_ALL_TO_ALL ? n * s->roster->n : n;
 }
 
-/* Buffers that share bytes other than as operations in place do, and missing ones, are for the general way to refuse.
- */
+/* Buffers that share bytes, but as operations in place do, and missing ones are for the general way to refuse. */
 static int buffers_fit(const rg_quick_shape_t *s, const void *in, const void *out) {
     uintptr_t a = (uintptr_t)in, b = (uintptr_t)out;
     uint64_t n = in_bytes(s), m = out_bytes(s), part = s->sig.count * s->elem * s->roster->rank;
@@ -227,7 +224,7 @@ static int calm(rg_group_t *g, const rg_quick_shape_t *s) {
     if (g->next_seq == UINT32_MAX || (g->spin_us && g->spin_us * 1000u < SPIN_NS)) return 0;
     if (rg_kind_shaped((rg_kind_t)s->sig.kind) && g->told_n && g->told_n != s->roster->n) return 0;
     if (!g->free_ops || g->free_ops->cap_contributors < g->past_most || rg_wanted(g)) return 0;
-    return g->phase == RG_PHASE_MEMBER && rg_member_may_run(g->core, g->gen, q->n_done + 1);
+    return rg_member_may_run(g->core, g->gen, q->n_done + 1);
 }
 
 /* Which peers have been sent to, as a map by rank. */
