@@ -4,6 +4,7 @@
 #include "engine_rig.h"
 
 #include "diloco/internal.h"
+#include "quorum/known.h"
 #include "regroup_diloco.h"
 
 #include <criterion/criterion.h>
@@ -506,6 +507,15 @@ static rg_diloco_config_t by_quorum(uint32_t fragments, uint32_t overlap) {
     return c;
 }
 
+/* What others have decided is told by their progress threads, when they come to run. */
+static int until_known(rig_member_t *m, const model_t *o, uint64_t round) {
+    for (uint64_t end = rig_now() + 20000000000ull; rg_quorum_known(o->d->q) < round;) {
+        RIG_NEED(m, rig_now() < end, "not told of round %u", (unsigned)round);
+        sched_yield();
+    }
+    return 0;
+}
+
 /* The last member rests while the others make rounds, which do not wait for it. Then it goes on where they are, with
  * what it had to say still in its parameters, and all meet at the end. */
 static int one_rests(rig_member_t *m, void *arg) {
@@ -514,7 +524,7 @@ static int one_rests(rig_member_t *m, void *arg) {
     rg_diloco_stats_t s = RG_DILOCO_STATS_INIT;
     uint32_t n = m->rig->n, last = n - 1;
     if (open_model(m, &o, c) || start(m, &o) || steps_until(m, &o, 2 * c->every)) return 1;
-    if (m->index == last && rig_gate(m, 1, n)) return 1;
+    if (m->index == last && (rig_gate(m, 1, n) || until_known(m, &o, 6 * c->fragments - (c->overlap > 0)))) return 1;
     if (m->index != last && (steps_until(m, &o, 6 * c->every) || rig_gate(m, 1, n))) return 1;
     uint64_t before = o.step;
     if (steps_until(m, &o, 8 * c->every)) return 1;
@@ -561,7 +571,7 @@ static int keeps_its_share(rig_member_t *m, void *arg) {
     if (open_model(m, &o, c) || start(m, &o)) return 1;
     for (uint64_t step = 1; step <= 6 * c->every; step++) {
         if (m->index == last && step == 2 * c->every) {
-            if (rig_gate(m, 11, n)) return 1; /* the others are at the end of this loop */
+            if (rig_gate(m, 11, n) || until_known(m, &o, 6)) return 1; /* the others are at the end of this loop */
             train(&o, m->index);
             for (uint64_t i = 0; i < ALL; i++) ahead[i] = anchors[version][i] - o.p[i];
             RIG_NEED(m, rg_diloco_step(o.d, 1, &r) == RG_OK, "%s", r.text);
