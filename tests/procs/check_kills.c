@@ -487,7 +487,8 @@ int check_kills(int kills, unsigned seed, size_t bytes, int timed) {
         int warm = half > 8 ? 4 : 1;
         int quiet =
             (k == warm || k == half - 1) && PROCS_WAIT(anyone_failed() || (let(60) && settled(-1, N, 3, &from)), 60);
-        if (quiet) look(&t, co.pid, k == warm);
+        if (quiet && k == warm) look(&t, co.pid, 1);
+        if (quiet) PROCS_WAIT((look(&t, co.pid, 0), flat(&t)), 1); /* a descriptor may be open for a moment */
         broken = one_kill(&t, k < half ? 1 + (int)(procs_draw(&state) % (N - 1)) : (int)(procs_draw(&state) % N),
                           &state, timed);
         if (isatty(2)) fprintf(stderr, "\r%d of %d kills ", k + 1, kills);

@@ -347,7 +347,8 @@ int check_kinds(int kills, unsigned seed, const char *wanted, size_t elems) {
     for (int k = 0; k < kills && !broken; k++) {
         int warm = half > 40 ? 30 : 1;
         int quiet = (k == warm || k == half - 1) && PROCS_WAIT(anyone_failed() || (let(2) && whole()), 60);
-        if (quiet) look(&t, co.pid, k == warm);
+        if (quiet && k == warm) look(&t, co.pid, 1);
+        if (quiet) PROCS_WAIT((look(&t, co.pid, 0), flat(&t)), 1); /* a descriptor may be open for a moment */
         /* Worker 0 is spared in the first half: what it holds then must not grow. */
         int victim = k < half ? 1 + (int)(procs_draw(&state) % (KINDS_N - 1)) : (int)(procs_draw(&state) % KINDS_N);
         broken = one_kill(&t, kinds_sh->kinds[(unsigned)k % kinds_sh->n_kinds], victim, &state);

@@ -236,6 +236,10 @@ int procs_grown(struct procs_usage was, struct procs_usage is, long slack_kb) {
     return is.fds > was.fds || is.threads > was.threads || is.rss_kb > was.rss_kb + slack_kb;
 }
 
+int procs_keeps(pid_t pid, struct procs_usage was, struct procs_usage *is, long slack_kb) {
+    return !PROCS_WAIT((*is = procs_usage_of(pid), !procs_grown(was, *is, slack_kb)), 5);
+}
+
 unsigned procs_draw(unsigned *seed) {
     *seed = *seed * 1103515245u + 12345u;
     return *seed >> 8;

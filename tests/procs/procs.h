@@ -114,5 +114,7 @@ struct procs_usage {
 };
 struct procs_usage procs_usage_of(pid_t pid);
 int procs_grown(struct procs_usage was, struct procs_usage is, long slack_kb);
+/* The same of a process that goes on: a descriptor that is open for a moment is not kept. is: what was seen last. */
+int procs_keeps(pid_t pid, struct procs_usage was, struct procs_usage *is, long slack_kb);
 
 #endif

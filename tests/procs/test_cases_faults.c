@@ -66,8 +66,8 @@ static int killed_again_and_again(int kills, uint32_t count, const char *transpo
             for (int i = 0; i < 2; i++) was[i] = procs_usage_of(pids[i]);
     }
     for (int i = 0; ok && i < 2; i++) {
-        struct procs_usage is = procs_usage_of(pids[i]);
-        ok = ENV_SEEN(!procs_grown(was[i], is, 4096 + (long)count / 256),
+        struct procs_usage is;
+        ok = ENV_SEEN(!procs_keeps(pids[i], was[i], &is, 4096 + (long)count / 256),
                       "member %d: %d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB", i, was[i].fds,
                       is.fds, was[i].threads, is.threads, was[i].rss_kb, is.rss_kb);
     }
@@ -207,7 +207,7 @@ struct loop {
 
 static int loop_body(int index, void *arg) {
     struct loop *l = arg;
-    struct procs_usage was = { 0 }, before = { 0 };
+    struct procs_usage was = { 0 }, before = { 0 }, is;
     int steps = 0; /* quarters of the groups after the first in which memory grew */
     static float x[20000];
     for (int k = 0; k < l->groups; k++) {
@@ -224,9 +224,8 @@ static int loop_body(int index, void *arg) {
             if (l->groups == 1 && i == l->operations / 4) was = procs_usage_of(getpid());
         }
         if (l->groups == 1) {
-            struct procs_usage is = procs_usage_of(getpid());
-            PROCS_REQUIRE(!procs_grown(was, is, 2048), "%d, then %d descriptors; %ld, then %ld KiB", was.fds, is.fds,
-                          was.rss_kb, is.rss_kb);
+            PROCS_REQUIRE(!procs_keeps(getpid(), was, &is, 2048), "%d, then %d descriptors; %ld, then %ld KiB", was.fds,
+                          is.fds, was.rss_kb, is.rss_kb);
         }
         PROCS_REQUIRE(rg_group_leave(g) == RG_OK, "leave");
         rg_group_destroy(g);
@@ -238,9 +237,9 @@ static int loop_body(int index, void *arg) {
     }
     /* The C library's heap takes a step of the size of one group's tables once, when it sees that such blocks come
      * again; what is left behind by each group is there in every quarter. */
-    PROCS_REQUIRE(l->groups == 1 || (!procs_grown(was, before, 32768) && steps < 2),
-                  "%d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB in %d steps", was.fds, before.fds,
-                  was.threads, before.threads, was.rss_kb, before.rss_kb, steps);
+    PROCS_REQUIRE(l->groups == 1 || (!procs_keeps(getpid(), was, &is, 32768) && steps < 2),
+                  "%d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB in %d steps", was.fds, is.fds,
+                  was.threads, is.threads, was.rss_kb, is.rss_kb, steps);
     return 0;
 }
 

@@ -357,8 +357,8 @@ static int rounds_body(int index, void *arg) {
         if (k == 30) was = procs_usage_of(getpid());
         if (r->planted && k == 34) break;
     }
-    struct procs_usage is = procs_usage_of(getpid());
-    int bad = procs_grown(was, is, SLACK_KB);
+    struct procs_usage is;
+    int bad = procs_keeps(getpid(), was, &is, SLACK_KB);
     if (bad && !r->planted)
         fprintf(stderr, "member %d: %d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB\n", index, was.fds,
                 is.fds, was.threads, is.threads, was.rss_kb, is.rss_kb);
@@ -398,9 +398,9 @@ static int small_body(rg_group_t *g, int rank, int n, void *arg) {
         if (i % 1000 == 999) PROCS_REQUIRE(rg_group_boundary(g, NULL) == RG_OK, "boundary");
         if (i == SMALL_OPS / 4) was = procs_usage_of(getpid());
     }
-    struct procs_usage is = procs_usage_of(getpid());
+    struct procs_usage is;
     /* A sanitizer holds freed memory back for a while. */
-    PROCS_REQUIRE(!procs_grown(was, is, SANITIZED ? SLACK_KB : 1024),
+    PROCS_REQUIRE(!procs_keeps(getpid(), was, &is, SANITIZED ? SLACK_KB : 1024),
                   "member %d: %d, then %d descriptors; %ld, then %ld KiB", rank, was.fds, is.fds, was.rss_kb,
                   is.rss_kb);
     return rg_group_leave(g) != RG_OK;

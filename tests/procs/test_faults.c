@@ -279,8 +279,10 @@ static int thousand(int index, void *arg) {
             rss = procs_rss_kb(getpid());
         }
     }
-    PROCS_REQUIRE(procs_count_fds(getpid()) == fds, "descriptors %d, then %d", fds, procs_count_fds(getpid()));
-    PROCS_REQUIRE(procs_count_threads(getpid()) == tasks, "threads %d, then %d", tasks, procs_count_threads(getpid()));
+    PROCS_REQUIRE(PROCS_WAIT(procs_count_fds(getpid()) == fds, 5), "descriptors %d, then %d", fds,
+                  procs_count_fds(getpid()));
+    PROCS_REQUIRE(PROCS_WAIT(procs_count_threads(getpid()) == tasks, 5), "threads %d, then %d", tasks,
+                  procs_count_threads(getpid()));
     PROCS_REQUIRE(procs_rss_kb(getpid()) < rss + 4096, "%ld KiB, then %ld", rss, procs_rss_kb(getpid()));
     return 0;
 }
