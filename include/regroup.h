@@ -173,7 +173,7 @@ typedef struct rg_config {
     uint32_t socket_buffer_bytes; /* RG_SOCKET_BUFFER_BYTES kernel buffer per connection and direction, 32768 or more;
                                      chosen by the transport */
     uint32_t small_bytes; /* RG_SMALL_BYTES up to this size results are committed at once and a copy is kept; 65536.
-                             Equal on all members */
+                             Of broadcasts up to 4096 at most. Equal on all members */
     uint32_t spin_us;     /* RG_SPIN_US how long a blocking call polls before it sleeps; chosen by cores and members */
     rg_on_fault_t on_fault;    /* RG_ON_FAULT "retry" or "return"; retry */
     rg_switch_t deterministic; /* RG_DETERMINISTIC same inputs and members, same bits, whatever the timing; off */

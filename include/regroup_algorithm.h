@@ -67,7 +67,7 @@ typedef struct rg_coll_desc {
     uint32_t acc_size;   /* bytes of an element of TMP: partial values (f16 and bf16 accumulate in f32); where the kind
                           * does not reduce it is elem_size: TMP is raw, and copies from it are plain */
     uint64_t chunk;      /* elements per pipelined piece; never 0 */
-    uint32_t rule_l;     /* 1: end with the DONE barrier */
+    uint32_t rule_l;     /* 1: end with the DONE barrier; so does a BROADCAST without RG_SCHED_HEARD in any case */
     uint32_t in_place;   /* 1: IN and OUT are the same memory (schedules must be right either way) */
     uint32_t rank_order; /* 1: only algorithms that combine x0 op x1 op x2 ... from the left (deterministic) */
     uint32_t hub;        /* 1: the DONE barrier goes through rank 0, in two hops, but with few messages */
@@ -123,6 +123,8 @@ typedef struct rg_step {
  * schedule that runs to its end: sends of such a transport must still be fenced before an aborted operation gives its
  * buffers back, or a peer takes for good what is written there next. No transport of this version does that. */
 #define RG_SCHED_ZERO_COPY 1u
+/* Of a BROADCAST, and proved like the rest: a rank whose steps are done has heard from all. From rg_algorithm_t. */
+#define RG_SCHED_HEARD 2u
 
 /* A finished schedule is immutable, so threads and operations share it. */
 typedef struct rg_schedule {
@@ -200,6 +202,10 @@ void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_dep
 /* The same through rank 0, which hears from all and then tells all: for ranks that share cores. */
 void rg_sched_star(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps);
 
+/* A dissemination that is a whole BROADCAST: what the root has as IN goes along to OUT, to each rank once, with the
+ * message of the first that has it. */
+void rg_sched_spread(rg_schedule_t *s);
+
 /* Link parameters for cost(): seconds per message, per byte on the wire, per byte reduced; the number of processes
  * that share a core (a hop between processes that do not run at once costs a switch). alpha and beta are those of the
  * slowest kind of link in the group; work is what a message is to the processor of a rank, 0 for the usual part of
@@ -227,6 +233,7 @@ typedef struct rg_algorithm {
     double (*cost)(const rg_coll_desc_t *d, const rg_cost_model_t *m); /* seconds, predicted */
     uint64_t (*chunk)(const rg_coll_desc_t *d); /* preferred piece in elements; NULL: the caller's default */
     rg_status_t (*build)(rg_schedule_t *s, const rg_coll_desc_t *d);
+    int hears_all; /* a BROADCAST: RG_SCHED_HEARD. Such are for results that are shown at once (rule_l 0) */
 } rg_algorithm_t;
 
 #ifdef __cplusplus

@@ -108,6 +108,7 @@ static int ends_with_barrier(rg_request_t *op, const rg_call_t *c, const rg_opts
         if (c->kind == RG_KIND_ALL_GATHER && r->model.sharing > 1) break;
         most = most < WHOLE_MAX ? most : WHOLE_MAX;
         break;
+    case RG_KIND_BROADCAST: most = most < RG_SPOKEN_MAX ? most : RG_SPOKEN_MAX; break;
     case RG_KIND_ALL_REDUCE:
     case RG_KIND_BARRIER: break;
     default: return 1;
@@ -230,7 +231,7 @@ static int quick(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o, uint32_t
     if (h->root || c->v || c->list || c->salt || o->tag || o->weighted == RG_ON || o->in_strided || o->out_strided)
         return 0;
     if ((o->scale != 0 && o->scale != 1) || (o->scale_after != 0 && o->scale_after != 1)) return 0;
-    const rg_quick_call_t q = { c->kind, c->dtype, c->op, o->on_fault, c->count, c->in, c->out, o->result };
+    const rg_quick_call_t q = { c->kind, c->dtype, c->op, o->on_fault, c->root, c->count, c->in, c->out, o->result };
     return rg_quick_run(h, &q, sent);
 }
 

@@ -197,7 +197,9 @@ rg_coll_desc_t model_desc(const struct model *m, const struct coll *c, uint64_t 
     d.root = coll_rooted(c->kind) ? c->root : 0;
     d.elem_size = (uint32_t)rg_dtype_size(c->dtype);
     d.acc_size = rg_kind_reduces(d.kind) ? (uint32_t)rg_acc_size(c->dtype) : d.elem_size;
-    d.rule_l = d.kind == RG_KIND_ALL_REDUCE ? count * d.elem_size > small : d.kind != RG_KIND_BARRIER;
+    if (d.kind == RG_KIND_BROADCAST && small > RG_SPOKEN_MAX) small = RG_SPOKEN_MAX;
+    d.rule_l = d.kind == RG_KIND_ALL_REDUCE || d.kind == RG_KIND_BROADCAST ? count * d.elem_size > small
+                                                                           : d.kind != RG_KIND_BARRIER;
     d.in_place = c->in_place && d.kind != RG_KIND_ALL_TO_ALL;
     d.rank_order = deterministic != 0;
     d.topo = m->topo.levels ? &m->topo : NULL;

@@ -405,15 +405,12 @@ static uint8_t gone_text(rg_member_t *m, uint64_t id) {
 }
 
 /* F0. The root that the caller means is gone. Others may mean another member by the same rank, because they have heard
- * of the loss, so under rule L this is an end that they must hear of (E8); under rule S they may have shown a result.
+ * of the loss, so this is an end that they must hear of (E8). Nobody has shown a result: it would need what is sent
+ * when the operation begins here.
  */
 void rg_op_rootless(rg_member_t *m, rg_ent_t *e, uint64_t root) {
     static const char text[] = "the root of this operation is not a member any more";
     if (root == RG_ROOT_GONE) root = 0;
-    if (!e->sig.rule_l) {
-        rg_op_abort(m, e, RG_ERR_ROOT_LOST, root, text);
-        return;
-    }
     rg_op_end_here(m, e, RG_ERR_ROOT_LOST, root, text);
 }
 

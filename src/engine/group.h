@@ -166,15 +166,21 @@ typedef struct rg_kept {
 #define RG_QUICK_SHAPES 8u /* kinds of calls that are remembered */
 #define RG_QUICK_DONE 8u   /* results that the core has not heard of */
 
-typedef enum rg_quick_how { RG_QUICK_NOT, RG_QUICK_FOLD, RG_QUICK_GATHER, RG_QUICK_MEET } rg_quick_how_t;
+typedef enum rg_quick_how {
+    RG_QUICK_NOT,
+    RG_QUICK_FOLD,
+    RG_QUICK_GATHER,
+    RG_QUICK_MEET,
+    RG_QUICK_SPREAD
+} rg_quick_how_t;
 
 typedef struct rg_quick_shape {
     rg_op_sig_t sig;
     rg_quick_how_t how;
     rg_roster_t *roster, *base; /* NULL: free. base: the group's own, where roster is in an order that was measured */
     const rg_order_t *orders;
-    uint32_t tag_sig, elem, acc;
-    uint64_t bytes, keep_bytes; /* of a message; of the result as all have it */
+    uint32_t tag_sig, elem, acc, root; /* root: in the order of roster */
+    uint64_t bytes, keep_bytes;        /* of a message; of the result as all have it */
     rg_red_t own, mid, last;
 } rg_quick_shape_t;
 
@@ -199,6 +205,7 @@ typedef struct rg_quick_call {
     rg_dtype_t dtype;
     rg_op_t op;
     rg_on_fault_t on_fault; /* where the kind leaves a choice */
+    uint32_t root;          /* where it has one */
     uint64_t count;
     const void *in;
     void *out;

@@ -21,7 +21,8 @@
 #define BYTES_MOST 32768u /* of a result, as all have it */
 #define PART_MOST 16384u  /* of a message: longer ones may be fetched by their receiver */
 
-extern const rg_algorithm_t rg_alg_all_reduce_direct, rg_alg_all_gather_direct, rg_alg_barrier_dissemination;
+extern const rg_algorithm_t rg_alg_all_reduce_direct, rg_alg_all_gather_direct, rg_alg_barrier_dissemination,
+    rg_alg_broadcast_dissemination;
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
@@ -31,7 +32,8 @@ static void shape_drop(rg_quick_shape_t *s) {
     s->roster = s->base = NULL;
 }
 
-/* One message to each peer, of equal length, the first between the two: how many bytes, or UINT64_MAX. */
+/* One message to each peer, of equal length, the first between the two: how many bytes, or UINT64_MAX. What comes is as
+ * long, but for a broadcast, where it is from the root only. */
 static uint64_t message_bytes(const rg_request_t *op) {
     const rg_schedule_t *s = op->plan->s;
     uint64_t bytes = UINT64_MAX;
@@ -91,10 +93,11 @@ void rg_quick_learn(const rg_request_t *op) {
         if (q->shape[i].roster == r && q->shape[i].orders == g->orders && rg_sig_same(&q->shape[i].sig, &op->sig))
             return;
     const rg_algorithm_t *alg = op->plan->alg;
-    rg_quick_how_t how = alg == &rg_alg_all_reduce_direct       ? RG_QUICK_FOLD
-                         : alg == &rg_alg_all_gather_direct     ? RG_QUICK_GATHER
-                         : alg == &rg_alg_barrier_dissemination ? RG_QUICK_MEET
-                                                                : RG_QUICK_NOT;
+    rg_quick_how_t how = alg == &rg_alg_all_reduce_direct         ? RG_QUICK_FOLD
+                         : alg == &rg_alg_all_gather_direct       ? RG_QUICK_GATHER
+                         : alg == &rg_alg_barrier_dissemination   ? RG_QUICK_MEET
+                         : alg == &rg_alg_broadcast_dissemination ? RG_QUICK_SPREAD
+                                                                  : RG_QUICK_NOT;
     uint64_t bytes = message_bytes(op);
     if (how == RG_QUICK_NOT || bytes == UINT64_MAX || bytes > PART_MOST || !all_near(g, r)) return;
     shape_drop(s);
@@ -104,6 +107,7 @@ void rg_quick_learn(const rg_request_t *op) {
                              .base = g->roster,
                              .tag_sig = op->tag_sig,
                              .elem = op->elem,
+                             .root = op->plan->s->desc.root,
                              .bytes = bytes,
                              .keep_bytes = op->keep_bytes,
                              .acc = op->plan->s->desc.acc_size,
@@ -210,7 +214,8 @@ static const rg_quick_shape_t *shape_of(const rg_group_t *g, const rg_quick_call
         const rg_quick_shape_t *s = &g->quick.shape[i];
         if (s->roster && s->base == g->roster && s->orders == g->orders && s->sig.kind == c->kind &&
             s->sig.count == c->count && s->sig.dtype == c->dtype && s->sig.op == c->op &&
-            (rg_kind_shaped(c->kind) || s->sig.on_fault == c->on_fault))
+            (rg_kind_shaped(c->kind) || s->sig.on_fault == c->on_fault) &&
+            (!s->sig.root || (c->root < s->base->n && s->base->ids[c->root] == s->sig.root)))
             return s->base->gen == g->gen ? s : NULL;
     }
     return NULL;
@@ -222,7 +227,8 @@ static int calm(rg_group_t *g, const rg_quick_shape_t *s) {
     if (q->test == 1 || g->phase != RG_PHASE_MEMBER || g->leaving || g->open_ops || g->driver != RG_DRIVER_NONE)
         return 0;
     if (g->next_seq == UINT32_MAX || (g->spin_us && g->spin_us * 1000u < SPIN_NS)) return 0;
-    if (rg_kind_shaped((rg_kind_t)s->sig.kind) && g->told_n && g->told_n != s->roster->n) return 0;
+    int by_rank = rg_kind_shaped((rg_kind_t)s->sig.kind) || s->sig.root;
+    if (by_rank && g->told_n && g->told_n != s->roster->n) return 0;
     if (!g->free_ops || g->free_ops->cap_contributors < g->past_most || rg_wanted(g)) return 0;
     return rg_member_may_run(g->core, g->gen, q->n_done + 1);
 }
@@ -239,6 +245,12 @@ static uint32_t put_all(rg_group_t *g, const rg_quick_shape_t *s, const rg_tag_t
     return sent;
 }
 
+/* How long a message of rank i is. */
+static uint64_t bytes_of(const rg_quick_shape_t *s, uint32_t i) {
+    if (s->how != RG_QUICK_SPREAD) return s->bytes;
+    return i == s->root ? s->keep_bytes : 0;
+}
+
 /* Waits a little until all are here: 1. A peer on this processor needs it; others are looked out for. */
 static int all_come(rg_group_t *g, const rg_quick_shape_t *s, const rg_tag_t *tag, const void **part, uint64_t now) {
     const rg_roster_t *r = s->roster;
@@ -246,7 +258,7 @@ static int all_come(rg_group_t *g, const rg_quick_shape_t *s, const rg_tag_t *ta
     for (uint32_t turn = 1;; turn++) {
         for (uint32_t left = missing; left; left &= left - 1) {
             uint32_t i = (uint32_t)__builtin_ctz(left);
-            part[i] = g->tp_ops->peek(g->tp, r->links[i], tag, s->bytes);
+            part[i] = g->tp_ops->peek(g->tp, r->links[i], tag, bytes_of(s, i));
             if (part[i]) missing &= ~(1u << i);
         }
         if (!missing) return 1;
@@ -318,7 +330,9 @@ static void tell_result(rg_group_t *g, const rg_quick_shape_t *s, rg_result_t *t
     rg_result_t res = RG_RESULT_INIT;
     res.contributors = r->n;
     res.epoch = r->data_epoch;
-    res.bytes_sent = res.bytes_received = (r->n - 1) * s->bytes;
+    res.bytes_sent = (r->n - 1) * s->bytes;
+    for (uint32_t i = 0; i < r->n; i++)
+        if (i != r->rank) res.bytes_received += bytes_of(s, i);
     res.start_ns = start;
     res.end_ns = rg_os_now_ns();
     rg_result_out(to, &res, r->ids, r->n);
@@ -356,6 +370,7 @@ int rg_quick_run(rg_group_t *g, const rg_quick_call_t *c, uint32_t *sent) {
     if (s->how == RG_QUICK_FOLD) fold(q, s, c->in, part, to);
     else if (s->how == RG_QUICK_GATHER)
         for (uint32_t i = 0; i < r->n; i++) memcpy(to + i * s->bytes, part[i], s->bytes);
+    else if (s->how == RG_QUICK_SPREAD && to) memcpy(to, part[s->root], s->keep_bytes);
     if (to) hand_out(s, to, c->out);
     finish(g, s, &tag, kept);
     if (c->result) tell_result(g, s, c->result, now);

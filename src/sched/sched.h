@@ -15,6 +15,11 @@ int rg_desc_has(const rg_coll_desc_t *d, rg_buf_t buf);
 int rg_desc_ok(const rg_coll_desc_t *d);
 int rg_desc_copy(rg_coll_desc_t *d, void **block);
 
+/* Bytes up to which a broadcast is one in which everybody speaks, so that its result may be shown at once (rule S).
+ * Not more, for the root's data go to each rank by itself, however far. It must not depend on who takes part, for
+ * broadcasts outlive the loss of a member. */
+#define RG_SPOKEN_MAX 4096u
+
 /* Builds alg's schedule for d and seals it (DONE barrier when d->rule_l). On success *out is the caller's; free it
  * with rg_sched_free(). */
 rg_status_t rg_sched_build(const rg_algorithm_t *alg, const rg_coll_desc_t *d, rg_schedule_t **out);

@@ -196,11 +196,18 @@ static uint32_t radix_for(uint32_t n) {
     }
 }
 
-void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps) {
+/* What goes along from rank `from` to the rank `far` behind it, in the round of this stride, when all that the root has
+ * is to spread: whoever is less than a stride behind the root has it by then, and gives it to those who do not. */
+static uint64_t carries(const rg_coll_desc_t *d, int spread, uint32_t from, uint64_t stride, uint64_t far) {
+    uint32_t behind = (from + d->size - d->root) % d->size;
+    return spread && behind < stride && behind + far < d->size ? d->count : 0;
+}
+
+static void disseminate(rg_schedule_t *s, int spread, const uint32_t *deps, uint32_t n_deps) {
     uint32_t n = s->desc.size, r = s->desc.rank;
     if (n < 2 || s->error != RG_OK) return;
     uint32_t radix = radix_for(n);
-    rg_span_t none_in = rg_span(RG_BUF_IN, 0, 0), none_out = rg_span(RG_BUF_OUT, 0, 0);
+    rg_buf_t have = spread && r != s->desc.root ? RG_BUF_OUT : RG_BUF_IN;
     uint32_t got[ONE_ROUND + 1], n_got = 0, joined = RG_NO_STEP;
     if (n_deps > JOIN_ABOVE) {
         joined = join(s, deps, n_deps);
@@ -214,11 +221,15 @@ void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_dep
         for (uint32_t i = 0; i < n_deps; i++) after[n_after++] = deps[i];
         for (uint32_t i = 0; i < n_got; i++) after[n_after++] = got[i];
         for (uint32_t i = 1; i < radix && i * stride < n; i++)
-            rg_sched_send(s, (uint32_t)((r + i * stride) % n), none_in, after, n_after);
+            rg_sched_send(s, (uint32_t)((r + i * stride) % n),
+                          rg_span(have, 0, carries(&s->desc, spread, r, stride, i * stride)), after, n_after);
         /* Hearing of a later round does not prove the earlier ones: keep what was heard in all of them. */
         uint32_t heard[ONE_ROUND + 1], n_heard = 0;
-        for (uint32_t i = 1; i < radix && i * stride < n; i++)
-            heard[n_heard++] = rg_sched_recv(s, (uint32_t)((r + n - i * stride) % n), none_out, 0, NULL, 0);
+        for (uint32_t i = 1; i < radix && i * stride < n; i++) {
+            uint32_t from = (uint32_t)((r + n - i * stride) % n);
+            rg_span_t out = rg_span(RG_BUF_OUT, 0, carries(&s->desc, spread, from, stride, i * stride));
+            heard[n_heard++] = rg_sched_recv(s, from, out, 0, NULL, 0);
+        }
         if (n_got != 0 && stride * radix < n) {
             uint32_t both[2 * ONE_ROUND + 2];
             memcpy(both, got, n_got * sizeof *both);
@@ -231,6 +242,8 @@ void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_dep
         }
     }
 }
+
+void rg_sched_disseminate(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps) { disseminate(s, 0, deps, n_deps); }
 
 void rg_sched_star(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps) {
     uint32_t n = s->desc.size;
@@ -248,6 +261,13 @@ void rg_sched_star(rg_schedule_t *s, const uint32_t *deps, uint32_t n_deps) {
     for (uint32_t r = 1; r < n; r++) all[n_deps + r - 1] = rg_sched_recv(s, r, none_out, 0, NULL, 0);
     uint32_t here = join(s, all, n_deps + n - 1);
     for (uint32_t r = 1; r < n; r++) rg_sched_send(s, r, none_in, &here, 1);
+}
+
+void rg_sched_spread(rg_schedule_t *s) {
+    rg_span_t out = rg_span(RG_BUF_OUT, 0, s->desc.count), in = rg_span(RG_BUF_IN, 0, s->desc.count);
+    disseminate(s, 1, NULL, 0);
+    if (s->desc.rank == s->desc.root) rg_sched_copy(s, out, in, 0, NULL, 0);
+    s->flags |= RG_SCHED_ZERO_COPY;
 }
 
 /* Everybody to everybody. */
@@ -271,7 +291,9 @@ static uint32_t sinks(rg_schedule_t *s, uint32_t **out) {
 
 void rg_sched_seal(rg_schedule_t *s) {
     s->phase1_steps = s->n_steps;
-    if (s->desc.rule_l) {
+    /* A result that is shown at once is shown when all have spoken. By anything but a broadcast they have. */
+    int unheard = s->desc.kind == RG_KIND_BROADCAST && !(s->flags & RG_SCHED_HEARD);
+    if (s->desc.rule_l || unheard) {
         uint32_t *ends, n = sinks(s, &ends);
         /* Where lengths are given, one that sends nothing to somebody who expects something is found out by the DONE
          * message that comes in its place. */
@@ -279,11 +301,10 @@ void rg_sched_seal(rg_schedule_t *s) {
         else if (s->desc.hub && !s->desc.in_lens) rg_sched_star(s, ends, n);
         else rg_sched_disseminate(s, ends, n);
         for (uint32_t i = s->phase1_steps; i < s->n_steps; i++) s->steps[i].flags |= RG_STEP_PHASE2;
-    } else {
-        /* Without the barrier nobody knows at the end whether the last bytes were consumed, and the caller may write
-         * over them at once. */
-        s->flags &= ~RG_SCHED_ZERO_COPY;
     }
+    /* Without the barrier nobody knows at the end whether the last bytes were consumed, and the caller may write over
+     * them at once. */
+    if (!s->desc.rule_l) s->flags &= ~RG_SCHED_ZERO_COPY;
     scratch_free(s);
 }
 
@@ -363,6 +384,7 @@ static rg_status_t build(const rg_algorithm_t *alg, const rg_coll_desc_t *d, rg_
     status = d->size == 1 ? build_alone(s, &s->desc) : alg->build(s, &s->desc);
     if (status == RG_OK) status = s->error;
     if (status != RG_OK) goto failed;
+    if (alg->hears_all) s->flags |= RG_SCHED_HEARD;
     rg_sched_seal(s);
     status = s->error;
     if (status != RG_OK) goto failed;

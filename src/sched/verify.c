@@ -391,7 +391,8 @@ static int check_known(rg_proof_t *p, const known_t *k) {
     return ok;
 }
 
-/* A barrier's own rounds: to take part is to have come, and everything up to the end of phase 1 counts. */
+/* A barrier's own rounds: to take part is to have come, and everything up to the end of phase 1 counts. So does a
+ * broadcast whose result is shown without more: nobody shows it before all have called. */
 static int check_barrier(rg_proof_t *p) {
     known_t k = { .words = ((size_t)p->n + 63) / 64 };
     k.rows = calloc((size_t)p->total * k.words + 1, sizeof *k.rows);
@@ -418,7 +419,8 @@ static int check_ranks(rg_proof_t *p) {
     k.rows = calloc(rows * k.words + 1, sizeof *k.rows);
     int ok = k.first != NULL && k.rows != NULL ? rg_proof_races(p, note_own, &k) : rg_proof_nomem(p);
     if (ok && p->n > 1 && p->s[0]->desc.rule_l) ok = check_known(p, &k);
-    if (ok && p->n > 1 && p->s[0]->desc.kind == RG_KIND_BARRIER) ok = check_barrier(p);
+    int shown = p->s[0]->desc.kind == RG_KIND_BROADCAST && !p->s[0]->desc.rule_l;
+    if (ok && p->n > 1 && (p->s[0]->desc.kind == RG_KIND_BARRIER || shown)) ok = check_barrier(p);
     free(k.first);
     free(k.rows);
     return ok;

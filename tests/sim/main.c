@@ -64,7 +64,7 @@ static int try_plants(int trace) {
         const char *bad = NULL;
         int paths = p >= PLANT_NO_RESUME && p < PLANT_LEFT_ONLY, offices = p >= PLANT_ON_INSTALL && p < PLANT_NO_RESUME;
         uint64_t seed = p == PLANT_HASTY ? OFFICE_SEEDS : paths ? PATH_SEEDS : offices ? SUCCESSION_SEEDS : 1;
-        if (p == PLANT_NO_PROPOSAL) seed = PATH_SUCCESSION_SEEDS; /* rare: earlier there than among the others */
+        if (p == PLANT_NO_PROPOSAL) seed = SUCCESSION_SEEDS + 2000; /* one in some thousands shows it */
         uint64_t last = seed + 2000;
         while (seed < last && !(bad = run(seed, (plant_t)p, trace))) seed++;
         if (bad)

@@ -167,6 +167,11 @@ static void op_needs(world_t *w, int node, open_op_t *o) {
     o->speaks = 1;
     switch (o->sig.kind) {
     case RG_KIND_BROADCAST:
+        if (!o->sig.rule_l) { /* the root gives, but all speak */
+            o->contributors = of_root;
+            break;
+        }
+        /* fall through */
     case RG_KIND_SCATTER:
     case RG_KIND_P2P:
         o->contributors = o->expected = of_root;

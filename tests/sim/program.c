@@ -104,7 +104,7 @@ static int program_op(world_t *w, int node, uint64_t gen, uint32_t i, rg_op_key_
     sig->kind = kind_of(type, h);
     sig->dtype = RG_F32;
     sig->rule_l = rg_key_tagged(*key) || (rg_sig_shaped(sig) && !rg_sig_mutual(sig)) || sig->kind == RG_KIND_REDUCE ||
-                  sig->kind == RG_KIND_BROADCAST || (h >> 32) % (w->afterwards ? 8 : 2) == 1;
+                  (h >> 32) % (w->afterwards ? 8 : 2) == 1;
     sig->on_fault = rg_sig_shaped(sig) || (h >> 24) % 3 == 0 ? RG_RETURN : RG_RETRY;
     sig->count = 10 + (h >> 40) % 10;
     if (type == OF_PAIR) return set && rg_pair_has(set, w->procs[node].id);
@@ -120,7 +120,7 @@ const roster_t *proc_roster(const proc_t *p, uint64_t epoch) {
 
 /* Root 0, 1 or, seldom, 2, counted among the participants of the view that numbering names. Where there are not so many
  * it is nobody: somebody who has not heard of a loss may mean a member by that rank. */
-static uint64_t root_of(world_t *w, int node, rg_op_key_t key, int rule_l, uint64_t h) {
+static uint64_t root_of(world_t *w, int node, rg_op_key_t key, uint64_t h) {
     proc_t *p = &w->procs[node];
     uint64_t numbering = rg_member_numbering(p->core, key), ids[MAXP];
     const roster_t *r = proc_roster(p, numbering ? numbering : p->data_epoch);
@@ -132,9 +132,9 @@ static uint64_t root_of(world_t *w, int node, rg_op_key_t key, int rule_l, uint6
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n && r->first_gen[i] <= key.gen; i++)
         if (rg_key_has(p->core, key, r->id[i])) ids[n++] = r->id[i];
-    if (rule_l && h % 4 == 1 && n) return ids[n - 1]; /* the last, as this process knows it */
+    if (h % 4 == 1 && n) return ids[n - 1]; /* the last, as this process knows it */
     uint64_t rank = h % 16 == 3 ? 2 : h % 2;
-    return rank < n ? ids[rank] : rule_l && rank == 2 ? RG_ROOT_GONE : ids[0];
+    return rank < n ? ids[rank] : rank == 2 ? RG_ROOT_GONE : ids[0];
 }
 
 /* ---- Calling it ------------------------------------------------------------------------------------------------ */
@@ -149,9 +149,9 @@ static void issue(world_t *w, int node) {
     if (w->failed) return;
     ledger_t *l = &w->ledger[ki];
     l->rule_l = sig.rule_l;
-    if (rooted(&sig)) sig.root = root_of(w, node, key, sig.rule_l, sim_hash(w->seed, key.gen, key.op));
+    if (rooted(&sig)) sig.root = root_of(w, node, key, sim_hash(w->seed, key.gen, key.op));
     if (sig.root == RG_ROOT_GONE) l->asked = 1;
-    if (w->mismatch_key == key.gen && (sig.rule_l || sig.kind != RG_KIND_BROADCAST) && node % 3 == 1) sig.count++;
+    if (w->mismatch_key == key.gen && node % 3 == 1) sig.count++;
     if (w->mismatch_key == key.gen) l->asked = 1;
     if (w->skip_key == key.gen && rg_key_tagged(key)) {
         l->asked = 1;

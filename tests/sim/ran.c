@@ -9,6 +9,7 @@
 int ran_may(world_t *w, int node, rg_op_key_t key, const rg_op_sig_t *sig) {
     proc_t *p = &w->procs[node];
     if (!w->afterwards || sig->rule_l || rg_key_tagged(key) || p->untold) return 0;
+    if (sig->root == RG_ROOT_GONE) return 0; /* a shape has a root that is a member */
     if (sim_hash(w->seed, (uint64_t)node << 32 | key.gen, key.op) % 8 == 0) return 0;
     if (p->n_ran == MAXRAN) ran_tell(w, node);
     return rg_member_may_run(p->core, key.gen, p->n_ran + 1);

@@ -109,6 +109,17 @@ Test(algorithms, star__any__fewest_messages) {
     cr_expect_eq(count("star", &d).messages, 2 * (RANKS - 1));
 }
 
+/* Everybody hears from all, and the data reach each rank once. */
+Test(algorithms, broadcast_dissemination__any__data_once_and_no_barrier) {
+    rg_coll_desc_t d = desc(RG_KIND_BROADCAST, RANKS, 10, 1000);
+    for (d.size = 2; d.size <= RANKS; d.size++)
+        for (d.root = 0; d.root < d.size; d.root += 1 + d.size / 3) {
+            counts_t c = count("dissemination", &d);
+            cr_expect_eq(c.elems, (d.size - 1) * d.count);
+            cr_assert_leq(c.most_messages, d.size <= 8 ? d.size - 1 : 14);
+        }
+}
+
 Test(algorithms, logarithmic__small__few_messages_and_every_segment_once) {
     rg_coll_desc_t d = desc(RG_KIND_ALL_GATHER, RANKS, 10, 1000);
     for (d.size = RANKS - 3; d.size <= RANKS; d.size++) {
@@ -164,10 +175,15 @@ Test(algorithms, trees__thousand_ranks__logarithmic_schedules) {
         const char *name;
         uint64_t steps;
     } cases[] = {
-        { RG_KIND_ALL_REDUCE, "double_tree", 8 }, { RG_KIND_BROADCAST, "double_tree", 6 },
-        { RG_KIND_REDUCE, "double_tree", 6 },     { RG_KIND_REDUCE, "tree", 10 },
-        { RG_KIND_GATHER, "tree", 12 },           { RG_KIND_SCATTER, "tree", 12 },
-        { RG_KIND_ALL_GATHER, "bruck", 40 },      { RG_KIND_REDUCE_SCATTER, "rhd", 24 },
+        { RG_KIND_ALL_REDUCE, "double_tree", 8 },
+        { RG_KIND_BROADCAST, "double_tree", 6 + 46 }, /* and its barrier */
+        { RG_KIND_REDUCE, "double_tree", 6 },
+        { RG_KIND_REDUCE, "tree", 10 },
+        { RG_KIND_GATHER, "tree", 12 },
+        { RG_KIND_SCATTER, "tree", 12 },
+        { RG_KIND_BROADCAST, "dissemination", 46 },
+        { RG_KIND_ALL_GATHER, "bruck", 40 },
+        { RG_KIND_REDUCE_SCATTER, "rhd", 24 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rg_coll_desc_t d = desc(cases[i].kind, 1000, 64, 100000);
@@ -192,7 +208,7 @@ Test(algorithms, choice__many_hosts__logarithmic_when_small_and_least_bytes_when
     cr_expect_str_eq(chosen(RG_KIND_ALL_GATHER, 128, 1 << 30), "ring");
     cr_expect_str_eq(chosen(RG_KIND_REDUCE_SCATTER, 128, 4096), "rhd");
     cr_expect_str_eq(chosen(RG_KIND_REDUCE_SCATTER, 128, 1 << 25), "pat");
-    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 128, 64), "tree");
+    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 128, 64), "dissemination");
     cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 128, 1 << 23), "double_tree");
     cr_expect_str_eq(chosen(RG_KIND_REDUCE, 128, 1 << 23), "double_tree");
     cr_expect_str_eq(chosen(RG_KIND_GATHER, 128, 4096), "tree");
@@ -202,10 +218,9 @@ Test(algorithms, choice__many_hosts__logarithmic_when_small_and_least_bytes_when
 }
 
 Test(algorithms, choice__few_hosts__one_hop) {
-    static const rg_kind_t kinds[] = {
-        RG_KIND_ALL_REDUCE, RG_KIND_ALL_GATHER, RG_KIND_REDUCE_SCATTER, RG_KIND_REDUCE,
-        RG_KIND_GATHER,     RG_KIND_SCATTER,    RG_KIND_ALL_TO_ALL,     RG_KIND_BROADCAST
-    };
+    static const rg_kind_t kinds[] = { RG_KIND_ALL_REDUCE, RG_KIND_ALL_GATHER, RG_KIND_REDUCE_SCATTER, RG_KIND_REDUCE,
+                                       RG_KIND_GATHER,     RG_KIND_SCATTER,    RG_KIND_ALL_TO_ALL };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         cr_expect_str_eq(chosen(kinds[i], 4, 64), "direct", "%s", rg_kind_name(kinds[i]));
+    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 4, 64), "dissemination");
 }

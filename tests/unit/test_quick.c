@@ -62,12 +62,15 @@ static rg_status_t call(rg_group_t *g, rg_kind_t k, const void *in, void *out, u
     case RG_KIND_REDUCE_SCATTER: return rg_reduce_scatter(g, in, out, n, w->dtype, w->op, o, NULL);
     case RG_KIND_ALL_GATHER: return rg_all_gather(g, in, out, n, w->dtype, o, NULL);
     case RG_KIND_ALL_TO_ALL: return rg_all_to_all(g, in, out, n, w->dtype, o, NULL);
+    case RG_KIND_BROADCAST:
+        if (in != out) memcpy(out, in, n * rg_dtype_size(w->dtype));
+        return rg_broadcast(g, out, n, w->dtype, (uint32_t)n % 2, o, NULL);
     default: return rg_barrier(g, o, NULL);
     }
 }
 
-static const rg_kind_t kinds[] = { RG_KIND_ALL_REDUCE, RG_KIND_REDUCE_SCATTER, RG_KIND_ALL_GATHER, RG_KIND_ALL_TO_ALL,
-                                   RG_KIND_BARRIER };
+static const rg_kind_t kinds[] = { RG_KIND_ALL_REDUCE, RG_KIND_REDUCE_SCATTER, RG_KIND_ALL_GATHER,
+                                   RG_KIND_ALL_TO_ALL, RG_KIND_BARRIER,        RG_KIND_BROADCAST };
 
 /* Each shape twice the long way, which teaches it, then some times as w says: the same bits each time. */
 static int same_bits(rig_member_t *m, void *arg) {
@@ -75,7 +78,7 @@ static int same_bits(rig_member_t *m, void *arg) {
     uint32_t n = m->rig->n;
     uint64_t turn = 0, elem = rg_dtype_size(w->dtype);
     static _Thread_local uint8_t in[RIG_MAX * MOST * 8], out[RIG_MAX * MOST * 8], want[RIG_MAX * MOST * 8];
-    for (uint32_t k = 0; k < 5; k++)
+    for (uint32_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (uint64_t count = 0; count <= MOST / 2; count = count * 3 + 1) {
             uint64_t at = kinds[k] == RG_KIND_REDUCE_SCATTER || kinds[k] == RG_KIND_ALL_TO_ALL ? count * n : count;
             uint64_t got = kinds[k] == RG_KIND_ALL_GATHER || kinds[k] == RG_KIND_ALL_TO_ALL ? count * n : count;
@@ -135,6 +138,58 @@ static int differs(rig_member_t *m, void *arg) {
 Test(quick, calls_that_differ__mismatch_at_all__the_next_is_right) {
     rig_run(2, "shm", NULL, differs, NULL);
     rig_run(3, "shm", NULL, differs, NULL);
+}
+
+/* Another root, or another number of elements, than the others have: nobody is given anything. */
+static int roots_differ(rig_member_t *m, void *arg) {
+    (void)arg;
+    for (uint32_t i = 0; i < 200; i++) {
+        uint32_t v[2] = { m->index, 1000 }, root = i % m->rig->n, odd = i % 20 == 19, mine = m->index == i / 20 % 2;
+        rg_status_t st = rg_broadcast(m->g, v, i % 40 == 39 && mine ? 1 : 2, RG_U32,
+                                      i % 40 == 19 && mine ? (root + 1) % m->rig->n : root, NULL, NULL);
+        RIG_NEED(m, st == (odd ? RG_ERR_MISMATCH : RG_OK), "call %u: %s", i, rg_status_name(st));
+        RIG_NEED(m, v[0] == (odd ? m->index : root) && v[1] == 1000, "call %u: %u", i, v[0]);
+    }
+    return 0;
+}
+
+Test(quick, broadcasts_that_differ__mismatch_at_all__the_next_is_right) {
+    rig_run(2, "shm", NULL, roots_differ, NULL);
+    rig_run(3, "shm", NULL, roots_differ, NULL);
+    rig_run(3, "tcp", NULL, roots_differ, NULL);
+}
+
+/* The root, or another one, goes behind a call of its own: those who stay have the same of every call, and the first
+ * that fails, for the root only, is the same one. */
+static int root_goes(rig_member_t *m, void *arg) {
+    const uint64_t *seed = arg;
+    uint32_t n = m->rig->n, root = (uint32_t)*seed % 2 ? n - 1 : 0;
+    uint64_t s = *seed, last = 20 + rig_random(&s) % 300, i = 0, low[2], high[2];
+    rg_status_t st = RG_OK;
+    for (; i < 600 && st == RG_OK; i++) {
+        uint64_t v = m->index == root ? i : UINT64_MAX;
+        st = rg_broadcast(m->g, &v, 1, RG_U64, root, NULL, NULL);
+        RIG_NEED(m, v == (st == RG_OK || m->index == root ? i : UINT64_MAX), "call %u: %llx", (unsigned)i,
+                 (unsigned long long)v);
+        if (m->index == n - 1 && i == last) {
+            rg_group_destroy(m->g);
+            m->g = NULL;
+            return 0;
+        }
+    }
+    RIG_NEED(m, st == (root == 0 ? RG_OK : RG_ERR_ROOT_LOST), "call %u: %s", (unsigned)i, rg_status_name(st));
+    RIG_OK(m, rg_all_reduce(m->g, &i, low, 1, RG_U64, RG_MIN, NULL, NULL));
+    RIG_OK(m, rg_all_reduce(m->g, &i, high, 1, RG_U64, RG_MAX, NULL, NULL));
+    RIG_NEED(m, low[0] == high[0] && i == low[0] && (root == 0 || i > last), "the first that failed: %u of %u to %u",
+             (unsigned)i, (unsigned)low[0], (unsigned)high[0]);
+    return 0;
+}
+
+Test(quick, broadcasts__the_root_goes__the_same_for_all_who_stay) {
+    for (uint64_t i = 0; i < 24 / (RIG_SLOW > 1 ? 4 : 1); i++) {
+        uint64_t seed = rig_seed(i);
+        rig_run(3 + (uint32_t)(i / 2 % 2), i % 6 == 5 ? "tcp" : "shm", NULL, root_goes, &seed);
+    }
 }
 
 /* What a success says of itself. */

@@ -14,6 +14,7 @@ static const char *chosen(rg_kind_t kind, uint32_t size, uint64_t bytes, uint32_
     rg_cost_model_t m;
     rg_coll_desc_t d = desc(kind, size, bytes);
     d.rank_order = rank_order;
+    d.rule_l = kind == RG_KIND_BROADCAST && bytes > RG_SPOKEN_MAX; /* where it makes a difference */
     rg_net_summary_t net = rg_net_plain(size, cores, one_host);
     rg_cost_model(&m, &net);
     const rg_algorithm_t *a = rg_sched_select(&d, &m, forced, 0, text, sizeof text);
@@ -47,7 +48,8 @@ Test(select, cost__members_share_cores_and_memory_small__one_hop) {
         rg_cost_model(&m, &net);
         const rg_algorithm_t *a = rg_sched_select(&d, &m, NULL, 0, NULL, 0);
         cr_assert_not_null(a);
-        cr_expect_str_eq(a->name, "direct", "%s", rg_kind_name(kinds[i]));
+        cr_expect_str_eq(a->name, kinds[i] == RG_KIND_BROADCAST ? "dissemination" : "direct", "%s",
+                         rg_kind_name(kinds[i]));
     }
 }
 
@@ -63,7 +65,8 @@ Test(select, cost__few_members_large__least_bytes) {
 Test(select, cost__many_hosts_small__few_messages) {
     const char *name = chosen(RG_KIND_ALL_REDUCE, 512, 256, 8, 0, NULL, 0);
     cr_expect(strcmp(name, "tree") == 0 || strcmp(name, "rhd") == 0, "%s", name);
-    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 512, 256, 8, 0, NULL, 0), "tree");
+    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 512, 256, 8, 0, NULL, 0), "dissemination");
+    cr_expect_str_eq(chosen(RG_KIND_BROADCAST, 512, 8192, 8, 0, NULL, 0), "tree");
 }
 
 Test(select, cost__chain_for_large_broadcast_between_hosts) {
@@ -157,10 +160,11 @@ Test(select, forced__wrong_list__null_and_text_with_what_there_is) {
         const char *list, *part1, *part2;
     } cases[] = {
         { "circle", "there is no 'circle'",
-          "all_reduce: direct, direct2, double_tree, hier, rhd, ring, star, tree; broadcast: direct, double_tree, "
-          "hier, " },
+          "all_reduce: direct, direct2, double_tree, hier, rhd, ring, star, tree; broadcast: direct, "
+          "dissemination, double_tree, hier, " },
         { "all_reduce=circle", "all_reduce has no 'circle'", "it has direct, direct2, double_tree, hier, rhd, ring" },
-        { "broadcast=rhd", "broadcast has no 'rhd'", "it has direct, double_tree, hier, ring, scatter_all_gather" },
+        { "broadcast=rhd", "broadcast has no 'rhd'",
+          "it has direct, dissemination, double_tree, hier, ring, scatter_all_gather" },
         { "allreduce=ring", "'allreduce' is no operation", "all_reduce=NAME, broadcast=NAME" },
         { "ring,barrier=", "barrier has no ''", "dissemination" },
     };
