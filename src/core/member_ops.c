@@ -470,8 +470,9 @@ static rg_status_t op_start(rg_member_t *m, const rg_member_event_t *ev) {
 }
 
 int rg_member_may_run(const rg_member_t *m, uint64_t gen, uint32_t untold) {
-    return m->have_view && !m->told && !m->fenced && gen == m->gen && !m->ofirst && !m->ents_marked && !m->delayed &&
-           rg_member_copies(m) + untold <= RG_KEEP_MAX && m->ents_own + untold <= RG_CORE_MAX_OPS;
+    return m->have_view && !m->told && !m->fenced && m->leave_at == UINT64_MAX && gen == m->gen && !m->ofirst &&
+           !m->ents_marked && !m->delayed && rg_member_copies(m) + untold <= RG_KEEP_MAX &&
+           m->ents_own + untold <= RG_CORE_MAX_OPS;
 }
 
 /* The caller knows the outcome, so there is none to be given: what does not fit is a mistake of the caller's. */

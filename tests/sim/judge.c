@@ -125,7 +125,10 @@ void judge_expelled(world_t *w, int node, rg_status_t status, const char *text) 
         sim_fail(w, "who can be reached stays", "process %d: %s", node, text);
     /* When one trouble follows another a member may run out of time to find an office, but not in peace. */
     int peace = w->now >= w->trouble_until + 3 * w->heartbeat && quorum_left(w, node);
-    if (w->kind == RUN_OFFICE && !(w->losers >> node & 1) &&
+    /* One that never heard that it was a member, came as another and gave its links up for that: without a reconnect
+     * time they are gone for good when it is told (G6). */
+    int unlinked = w->procs[node].renamed && !w->reconnect && status == RG_ERR_EXPELLED;
+    if (w->kind == RUN_OFFICE && !(w->losers >> node & 1) && !unlinked &&
         (status == RG_ERR_EXPELLED || (status == RG_ERR_NO_QUORUM && peace)))
         sim_fail(w, "a coordinator's troubles cost no member", "process %d: status %d %s", node, status, text);
     if (w->kind == RUN_SPLIT && !(w->losers >> node & 1))

@@ -30,7 +30,8 @@ static void stream_goes_on(world_t *w, link_t *l, int a, int b) {
             w->held[kept++] = e;
             continue;
         }
-        if (e.token != l->stream || w->plant == PLANT_NO_RESUME) continue;
+        if (e.token && (e.token != l->stream || w->plant == PLANT_NO_RESUME)) continue;
+        e.token = l->stream;
         uint64_t at = w->now + sim_delay(w), *last = e.peer < e.node ? &l->last_ab : &l->last_ba;
         if (at < *last) at = *last;
         *last = at;
@@ -40,6 +41,14 @@ static void stream_goes_on(world_t *w, link_t *l, int a, int b) {
         next->at = at;
         next->seq = seq;
     }
+    w->held_n = kept;
+}
+
+/* What was sent on a link that has not been up yet, which is given up. */
+static void unsent_drop(world_t *w, int from, int to) {
+    size_t kept = 0;
+    for (size_t i = 0; i < w->held_n; i++)
+        if (w->held[i].token || w->held[i].peer != from || w->held[i].node != to) w->held[kept++] = w->held[i];
     w->held_n = kept;
 }
 
@@ -128,6 +137,7 @@ void link_connect(world_t *w, int node, const rg_core_member_t *m) {
         link_break(w, node, q, 0, 1);
     }
     if (p->lid[q] != m->id) p->lstream[q] = p->fresh[q] = 0;
+    if (p->lid[q] != m->id) unsent_drop(w, node, q);
     p->linked[q] = 1;
     p->lid[q] = m->id;
     p->dead[q] = 0;
@@ -183,6 +193,7 @@ void link_disconnect(world_t *w, int node, uint64_t id) {
     if (q >= 0 && p->lother[q] == id) p->lother[q] = 0;
     if (q < 0 || p->lid[q] != id) return;
     p->linked[q] = p->lup[q] = p->dead[q] = 0;
+    unsent_drop(w, node, q);
     p->lstream[q] = p->fresh[q] = 0;
     p->route[q] = 0;
     for (int i = 0; i < w->n_procs; i++) link_relay(w, node, id, w->procs[i].id, 0);
@@ -255,11 +266,31 @@ void proc_link_down(world_t *w, int node, int peer, uint64_t token, const char *
 
 /* ---- Data ------------------------------------------------------------------------------------------------------ */
 
+static event_t *hold(world_t *w, const event_t *e) {
+    if (w->held_n == w->held_cap) {
+        w->held_cap = w->held_cap ? 2 * w->held_cap : 256;
+        w->held = realloc(w->held, w->held_cap * sizeof *w->held);
+        if (!w->held) abort();
+    }
+    w->held[w->held_n++] = *e;
+    return &w->held[w->held_n - 1];
+}
+
 event_t *data_send(world_t *w, int from, int to, data_type type) {
     static event_t nowhere;
     link_t *l = link_of(w, from, to);
     memset(&nowhere, 0, sizeof nowhere);
-    if (from == to || !l->stream || (!l->up && !w->reconnect)) return &nowhere;
+    int unborn = !l->stream && w->reconnect && w->procs[from].linked[to];
+    if (from == to || (!l->stream && !unborn) || (!l->up && !w->reconnect)) return &nowhere;
+    if (unborn) { /* it goes out with the first connection */
+        nowhere.type = EV_DATA;
+        nowhere.node = (int16_t)to;
+        nowhere.peer = (int16_t)from;
+        nowhere.data = (uint8_t)type;
+        nowhere.epoch = w->procs[from].data_epoch;
+        nowhere.note = w->procs[from].note;
+        return hold(w, &nowhere);
+    }
     uint64_t at = w->now + sim_delay(w), *last = from < to ? &l->last_ab : &l->last_ba;
     if (l->via) at += sim_delay(w);
     if (at < *last) at = *last;
@@ -271,15 +302,6 @@ event_t *data_send(world_t *w, int from, int to, data_type type) {
     e->epoch = w->procs[from].data_epoch;
     e->note = w->procs[from].note;
     return e;
-}
-
-static void hold(world_t *w, const event_t *e) {
-    if (w->held_n == w->held_cap) {
-        w->held_cap = w->held_cap ? 2 * w->held_cap : 256;
-        w->held = realloc(w->held, w->held_cap * sizeof *w->held);
-        if (!w->held) abort();
-    }
-    w->held[w->held_n++] = *e;
 }
 
 int data_arrives(world_t *w, const event_t *e) {

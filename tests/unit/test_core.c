@@ -95,6 +95,8 @@ Test(op, told_of_what_ran__others_are_not_past_what_was_left_out__refused) {
               rg_member_may_run(r.m[0], 0, 63));
     rig_op(&r, 0, RG_MEV_OP_START, key_of(0, 0, 1), s);
     cr_assert(!rg_member_may_run(r.m[0], 0, 1), "one is under way");
+    rig_member(&r, 1, (rg_member_event_t){ .type = RG_MEV_LEAVE });
+    cr_assert(!rg_member_may_run(r.m[1], 0, 1), "time may end a member that leaves");
     rig_end(&r);
 }
 
@@ -229,17 +231,42 @@ Test(recovery, one_survivor_has_shown_a_small_result__the_others_fetch_it) {
 }
 
 Test(recovery, the_root_dies__root_lost) {
+    for (uint8_t rule_l = 0; rule_l < 2; rule_l++) {
+        rig_group(&r, 3);
+        rg_op_sig_t s = sig_of(rule_l, RG_RETRY);
+        s.kind = RG_KIND_BROADCAST;
+        s.root = 3;
+        rig_op(&r, 0, RG_MEV_OP_START, k0, s);
+        rig_kill(&r, 2);
+        const rig_note_t *n = told(&r, 0, RG_MACT_OP_ABORT, k0);
+        cr_assert(n && n->status == RG_ERR_ROOT_LOST && n->peer == 3, "%d", n ? n->status : 0);
+        rig_op(&r, 0, RG_MEV_OP_START, key_of(0, 0, 1), s);
+        n = told(&r, 0, RG_MACT_OP_ABORT, key_of(0, 0, 1));
+        cr_assert(n && n->status == RG_ERR_ROOT_LOST);
+        /* Whoever means another member by that rank hears of it all the same. */
+        s.root = 2;
+        rig_op(&r, 1, RG_MEV_OP_START, k0, s);
+        rig_op(&r, 1, RG_MEV_OP_START, key_of(0, 0, 1), s);
+        rig_pass(&r, RIG_HEARTBEAT / 2);
+        n = told(&r, 1, RG_MACT_OP_ABORT, key_of(0, 0, 1));
+        cr_assert(n && n->status == RG_ERR_ROOT_LOST, "rule %s", rule_l ? "L" : "S");
+        rig_end(&r);
+    }
+}
+
+/* One of those who stay has shown the root's data: the others get them from there. */
+Test(recovery, the_root_dies_behind_a_result_under_rule_s__the_others_get_it) {
     rig_group(&r, 3);
-    rg_op_sig_t s = sig_of(1, RG_RETRY);
+    rg_op_sig_t s = sig_of(0, RG_RETRY);
     s.kind = RG_KIND_BROADCAST;
     s.root = 3;
-    rig_op(&r, 0, RG_MEV_OP_START, k0, s);
+    for (int i = 0; i < 3; i++) rig_op(&r, i, RG_MEV_OP_START, k0, s);
+    rig_op(&r, 0, RG_MEV_OP_COMPLETE, k0, s);
     rig_kill(&r, 2);
-    const rig_note_t *n = told(&r, 0, RG_MACT_OP_ABORT, k0);
-    cr_assert(n && n->status == RG_ERR_ROOT_LOST && n->peer == 3, "%d", n ? n->status : 0);
-    rig_op(&r, 0, RG_MEV_OP_START, key_of(0, 0, 1), s);
-    n = told(&r, 0, RG_MACT_OP_ABORT, key_of(0, 0, 1));
-    cr_assert(n && n->status == RG_ERR_ROOT_LOST);
+    const rig_note_t *n = told(&r, 1, RG_MACT_OP_FORWARD, k0);
+    cr_assert(n && n->peer == 1 && told(&r, 0, RG_MACT_OP_SERVE, k0));
+    rig_op(&r, 1, RG_MEV_OP_FETCHED, k0, s);
+    cr_assert(told(&r, 1, RG_MACT_OP_COMMIT, k0) && !told(&r, 1, RG_MACT_OP_ABORT, k0));
     rig_end(&r);
 }
 
