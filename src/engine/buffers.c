@@ -188,8 +188,10 @@ rg_status_t rg_op_prepare(rg_request_t *op) {
     return make_input(op, w[op->roster->rank] == 0 ? 0 : scale_of(op) * (w[op->roster->rank] / sum));
 }
 
-/* Of an all-to-all everybody has everybody's input, of a reduce-scatter all segments. */
+/* Of an all-to-all everybody has everybody's input, of a reduce-scatter all segments. The root of a broadcast has the
+ * result in its buffer, which may be one that cannot be written. */
 void rg_op_take_out(rg_request_t *op) {
+    if (op->sig.kind == RG_KIND_BROADCAST && op->sig.root == op->g->self_id) return;
     const uint8_t *all = op->keep->p;
     uint64_t count = op->sig.count, segment = count * op->elem;
     if (op->sig.kind == RG_KIND_REDUCE_SCATTER) {

@@ -227,8 +227,7 @@ static int calm(rg_group_t *g, const rg_quick_shape_t *s) {
     if (q->test == 1 || g->phase != RG_PHASE_MEMBER || g->leaving || g->open_ops || g->driver != RG_DRIVER_NONE)
         return 0;
     if (g->next_seq == UINT32_MAX || (g->spin_us && g->spin_us * 1000u < SPIN_NS)) return 0;
-    int by_rank = rg_kind_shaped((rg_kind_t)s->sig.kind) || s->sig.root;
-    if (by_rank && g->told_n && g->told_n != s->roster->n) return 0;
+    if (rg_kind_shaped((rg_kind_t)s->sig.kind) && g->told_n && g->told_n != s->roster->n) return 0;
     if (!g->free_ops || g->free_ops->cap_contributors < g->past_most || rg_wanted(g)) return 0;
     return rg_member_may_run(g->core, g->gen, q->n_done + 1);
 }
@@ -371,7 +370,8 @@ int rg_quick_run(rg_group_t *g, const rg_quick_call_t *c, uint32_t *sent) {
     else if (s->how == RG_QUICK_GATHER)
         for (uint32_t i = 0; i < r->n; i++) memcpy(to + i * s->bytes, part[i], s->bytes);
     else if (s->how == RG_QUICK_SPREAD && to) memcpy(to, part[s->root], s->keep_bytes);
-    if (to) hand_out(s, to, c->out);
+    /* The root's buffer is as it was, and may be one that cannot be written. */
+    if (to && (s->how != RG_QUICK_SPREAD || r->rank != s->root)) hand_out(s, to, c->out);
     finish(g, s, &tag, kept);
     if (c->result) tell_result(g, s, c->result, now);
     g->last_drive_ns = now;

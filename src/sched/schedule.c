@@ -300,8 +300,10 @@ void rg_sched_seal(rg_schedule_t *s) {
         if (s->desc.in_lens && s->desc.size > ONE_ROUND) tell_all(s, ends, n);
         else if (s->desc.hub && !s->desc.in_lens) rg_sched_star(s, ends, n);
         else rg_sched_disseminate(s, ends, n);
-        for (uint32_t i = s->phase1_steps; i < s->n_steps; i++) s->steps[i].flags |= RG_STEP_PHASE2;
     }
+    /* Under rule S the result is shown when phase 1 is over, so there the barrier is a part of it. */
+    if (!s->desc.rule_l) s->phase1_steps = s->n_steps;
+    for (uint32_t i = s->phase1_steps; i < s->n_steps; i++) s->steps[i].flags |= RG_STEP_PHASE2;
     /* Without the barrier nobody knows at the end whether the last bytes were consumed, and the caller may write over
      * them at once. */
     if (!s->desc.rule_l) s->flags &= ~RG_SCHED_ZERO_COPY;

@@ -231,22 +231,10 @@ static int applies(const rg_algorithm_t *a, const rg_coll_desc_t *d) {
  * get no message from anybody, and hear of the difference from the coordinator only, seconds later. */
 static int hides_callers(const rg_algorithm_t *a) { return a->kind == RG_KIND_BARRIER && strcmp(a->name, "star") == 0; }
 
-/* What the barrier at the end takes, in the cheaper of its forms. */
-static double done_cost(const rg_coll_desc_t *d, const rg_cost_model_t *m) {
-    rg_coll_desc_t all = { .kind = RG_KIND_BARRIER, .size = d->size, .elem_size = 1, .acc_size = 1, .topo = d->topo };
-    double least = 0;
-    for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
-        if ((*a)->kind != RG_KIND_BARRIER) continue;
-        double cost = (*a)->cost(&all, m);
-        if (least <= 0 || cost < least) least = cost;
-    }
-    return least;
-}
-
-/* Where all end with the barrier it makes no difference; of small broadcasts some do. */
-static double predicted(const rg_algorithm_t *a, const rg_coll_desc_t *all, const rg_cost_model_t *m) {
-    double barrier = a->kind == RG_KIND_BROADCAST && !all->rule_l && !a->hears_all ? done_cost(all, m) : 0;
-    return a->cost(all, m) + barrier;
+/* A small broadcast in which not everybody speaks is not taken unless it is asked for, either: where the root of some
+ * expects data itself nobody would send anything. And what is large ends with the barrier anyway. */
+static int fits_its_end(const rg_algorithm_t *a, const rg_coll_desc_t *d) {
+    return a->kind != RG_KIND_BROADCAST || d->rule_l != (uint32_t)a->hears_all;
 }
 
 /* The first of least cost: a tie goes to the first of the table, which is sorted by name. */
@@ -255,9 +243,9 @@ static const rg_algorithm_t *cheapest(rg_coll_desc_t *all, const rg_cost_model_t
     uint64_t chunk = 1;
     double least = 0;
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++) {
-        if (!applies(*a, all) || hides_callers(*a) || ((*a)->hears_all && all->rule_l)) continue;
+        if (!applies(*a, all) || hides_callers(*a) || !fits_its_end(*a, all)) continue;
         set_chunk(all, *a, m, chunk_bytes);
-        double cost = predicted(*a, all, m);
+        double cost = (*a)->cost(all, m);
         if (best != NULL && cost >= least) continue;
         best = *a;
         least = cost;
@@ -331,7 +319,7 @@ size_t rg_sched_explain(const rg_coll_desc_t *d, const rg_cost_model_t *m, const
             out[n] = (rg_prediction_t){ .alg = *a, .applies = applies(*a, &all) };
             if (out[n].applies) {
                 set_chunk(&all, *a, m, how->chunk_bytes);
-                out[n].seconds = predicted(*a, &all, m);
+                out[n].seconds = (*a)->cost(&all, m);
                 out[n].chunk = all.chunk;
             }
         }

@@ -141,6 +141,8 @@ static int same_operation(rg_proof_t *p) {
             (a->count != b->count && a->kind != RG_KIND_ALL_TO_ALL) || a->rule_l != b->rule_l ||
             a->prepare != b->prepare || !rg_desc_ok(b))
             return rg_proof_fail(p, NOBODY, "malformed: ranks 0 and %" PRIu32 " describe different operations", r);
+        if (!b->rule_l && p->s[r]->phase1_steps != p->s[r]->n_steps)
+            return rg_proof_fail(p, NOBODY, "early DONE: rank %" PRIu32 " shows the result before its last steps", r);
         if (p->s[r]->n_steps > STEPS_MAX || p->s[r]->phase1_steps > p->s[r]->n_steps)
             return rg_proof_fail(p, NOBODY, "malformed: rank %" PRIu32 " has more steps than can be proved", r);
     }
@@ -391,8 +393,8 @@ static int check_known(rg_proof_t *p, const known_t *k) {
     return ok;
 }
 
-/* A barrier's own rounds: to take part is to have come, and everything up to the end of phase 1 counts. So does a
- * broadcast whose result is shown without more: nobody shows it before all have called. */
+/* A barrier's own rounds: to take part is to have come, and everything up to the end of phase 1 counts. So it does in a
+ * broadcast whose result is shown then: nobody shows it before all have called. */
 static int check_barrier(rg_proof_t *p) {
     known_t k = { .words = ((size_t)p->n + 63) / 64 };
     k.rows = calloc((size_t)p->total * k.words + 1, sizeof *k.rows);

@@ -198,6 +198,7 @@ static const char *chosen(rg_kind_t kind, uint32_t size, uint64_t bytes) {
     rg_net_summary_t net = rg_net_plain(size, 64, 0);
     rg_cost_model_t m;
     rg_coll_desc_t d = desc(kind, size, bytes / 4 / (rg_kind_segmented(kind) ? size : 1) + 1, 1);
+    d.rule_l = kind == RG_KIND_BROADCAST && bytes > RG_SPOKEN_MAX; /* where it makes a difference */
     rg_cost_model(&m, &net);
     const rg_algorithm_t *a = rg_sched_select(&d, &m, NULL, 0, NULL, 0);
     return a == NULL ? "none" : a->name;

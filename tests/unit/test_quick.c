@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define MOST 600u /* elements */
@@ -157,6 +158,52 @@ Test(quick, broadcasts_that_differ__mismatch_at_all__the_next_is_right) {
     rig_run(2, "shm", NULL, roots_differ, NULL);
     rig_run(3, "shm", NULL, roots_differ, NULL);
     rig_run(3, "tcp", NULL, roots_differ, NULL);
+    rig_run(RIG_MAX, "tcp", NULL, roots_differ, NULL);
+}
+
+/* By algorithms in which not everybody speaks it may take until the deadline, but nobody is given anything. */
+static int roots_differ_late(rig_member_t *m, void *arg) {
+    (void)arg;
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t v = m->index, odd = i % 3, root = i / 3, mine = m->index == odd ? (root + 1) % 3 : root;
+        rg_status_t st = rg_broadcast(m->g, &v, 1, RG_U32, mine, NULL, NULL);
+        RIG_NEED(m, st == RG_ERR_MISMATCH && v == m->index, "call %u: %s, %u", i, rg_status_name(st), v);
+        RIG_OK(m, rg_broadcast(m->g, &v, 1, RG_U32, root, NULL, NULL));
+        RIG_NEED(m, v == root, "call %u: %u of %u", i, v, root);
+    }
+    return 0;
+}
+
+Test(quick, broadcasts_that_differ__another_algorithm__nobody_is_given_anything) {
+    static const char *const algorithms[] = { "broadcast=tree", "broadcast=direct", "broadcast=ring" };
+    for (uint32_t k = 0; k < 3; k++) {
+        rg_config_t c = RG_CONFIG_INIT;
+        c.algorithm = algorithms[k];
+        c.op_timeout_ms = 300 * RIG_SLOW;
+        rig_run(3, k % 2 ? "tcp" : "shm", &c, roots_differ_late, NULL);
+    }
+}
+
+/* The root's buffer is only read. */
+static int is_read_only(rig_member_t *m, void *arg) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint32_t *v = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)arg;
+    RIG_NEED(m, v != MAP_FAILED, "mmap");
+    v[0] = m->index + 5;
+    if (m->index == 1) mprotect(v, page, PROT_READ);
+    for (uint32_t i = 0; i < 20; i++) {
+        take_way(m, i < 10 ? AS_IT_COMES : LONG_WAY);
+        RIG_OK(m, rg_broadcast(m->g, v, i % 2 ? page / 4 : 3, RG_U32, 1, NULL, NULL));
+        RIG_NEED(m, v[0] == 6, "call %u: %u", i, v[0]);
+    }
+    munmap(v, page);
+    return 0;
+}
+
+Test(quick, broadcasts__a_root_that_only_reads__is_not_written) {
+    rig_run(2, "shm", NULL, is_read_only, NULL);
+    rig_run(3, "tcp", NULL, is_read_only, NULL);
 }
 
 /* The root, or another one, goes behind a call of its own: those who stay have the same of every call, and the first
