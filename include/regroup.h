@@ -214,13 +214,15 @@ typedef struct rg_config {
                                 one that has the address chosen by interface */
     rg_switch_t rdma_direct; /* RG_RDMA_DIRECT on: registered memory travels over RDMA without a copy; off: all is
                                 copied */
-    uint32_t reserved;       /* 0 */
+    rg_switch_t spread; /* RG_SPREAD on: a thread that waits in a call, and finds a member on its own processor, moves
+                           to another one that it may use, if there is one for each member here; its affinity is
+                           afterwards what it was. Off: places are the system's and the program's */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \
         sizeof(rg_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, RG_ON_FAULT_DEFAULT,                \
             RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT, RG_LOG_NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,        \
-            RG_SWITCH_DEFAULT, 0, RG_DIAL_DEFAULT, 0, 0, 0, 0, RG_SWITCH_DEFAULT, 0                                    \
+            RG_SWITCH_DEFAULT, 0, RG_DIAL_DEFAULT, 0, 0, 0, 0, RG_SWITCH_DEFAULT, RG_SWITCH_DEFAULT                    \
     }
 
 /* ---- Coordinator -------------------------------------------------------------------------------------------- */

@@ -26,7 +26,7 @@ BEGINS_WITH_SIZE(rg_state_opts_t);
 BEGINS_WITH_SIZE(rg_state_result_t);
 BEGINS_WITH_SIZE(rg_state_serve_opts_t);
 
-ENDS_WITH(rg_config_t, reserved);
+ENDS_WITH(rg_config_t, spread);
 ENDS_WITH(rg_coordinator_config_t, reserved);
 ENDS_WITH(rg_opts_t, weight);
 ENDS_WITH(rg_result_t, weight_sum);

@@ -163,6 +163,7 @@ static const choice_row_t config_choices[] = {
     { "undo", "RG_UNDO", AT(undo), RG_ON, switch_words, SWITCH_EXPECTED },
     { "progress_thread", "RG_PROGRESS_THREAD", AT(progress_thread), RG_ON, switch_words, SWITCH_EXPECTED },
     { "rdma_direct", "RG_RDMA_DIRECT", AT(rdma_direct), RG_ON, switch_words, SWITCH_EXPECTED },
+    { "spread", "RG_SPREAD", AT(spread), RG_ON, switch_words, SWITCH_EXPECTED },
     { "host_office", "RG_HOST_OFFICE", AT(host_office), RG_ON, switch_words, SWITCH_EXPECTED },
 };
 #undef AT

@@ -377,7 +377,9 @@ struct rg_group {
     int sleeping;           /* threads in epoll_wait */
     int epfd, wakefd;
     uint64_t last_drive_ns;
-    uint64_t now_ns;    /* of the last round or call, for what happens within it */
+    uint64_t now_ns;                                  /* of the last round or call, for what happens within it */
+    uint64_t shared_since_ns, moved_ns, move_wait_ns; /* the driver and a peer on one processor (progress.c) */
+    uint32_t shared_looks, moves;
     uint32_t polite_ns; /* polls without giving way for this long */
     uint32_t notes_due; /* notes that came since the core was last told */
     int async_work;     /* requests that nobody waits for in a call */

@@ -16,6 +16,11 @@
 #define POLITE_NS 1000u
 #define ALONE_NS 20000u
 #define WATCHED_LINKS 64u
+#define SHARED_LOOKS 4u   /* on one processor with a peer at so many looks in a row, */
+#define SHARED_NS 500000u /* and for so long */
+#define MOVE_WAIT_NS 2000000u
+#define MOVE_WAIT_MOST_NS 500000000u
+#define CALM_NS 2000000000u /* behind the last move: then it begins anew */
 #define SPIN_NS 100000u
 #define SPIN_CROWDED_NS 300000u
 #define COMPLETIONS 64
@@ -157,6 +162,31 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
     return n;
 }
 
+/* Where there is a processor for each, the scheduler leaves two that wait for each other on one all the same: they hand
+ * it to each other, and so it is never busy for two. The later of them moves, once that has lasted; less and less often
+ * where it does not stay so. */
+static void move_over(rg_group_t *g, uint32_t with, int cpu) {
+    uint32_t taken[WATCHED_LINKS], n = 0;
+    uint64_t now = g->now_ns;
+    if (g->cfg.spread != RG_ON || g->driver == RG_DRIVER_THREAD || g->links[with].id > g->self_id) return;
+    if (!g->shared_looks++) g->shared_since_ns = now;
+    if (g->shared_looks < SHARED_LOOKS || now - g->shared_since_ns < SHARED_NS) return;
+    if (now - g->moved_ns > CALM_NS) g->move_wait_ns = MOVE_WAIT_NS;
+    if (g->moves && now - g->moved_ns < g->move_wait_ns) return;
+    for (uint32_t i = 0; i < g->n_links && n < WATCHED_LINKS; i++) {
+        rg_tp_link_info_t info = { 0 };
+        if (g->links[i].up) g->tp_ops->link_info(g->tp, i, &info);
+        if (info.cpu) taken[n++] = info.cpu - 1;
+    }
+    g->shared_looks = 0;
+    g->moved_ns = now;
+    if (g->move_wait_ns < MOVE_WAIT_MOST_NS) g->move_wait_ns *= 2;
+    g->moves++;
+    int to = rg_os_leave_cpu(cpu, taken, n);
+    RG_LOGF(&g->log, RG_LOG_DEBUG, "shares processor %d with member %llu: %s %d", cpu,
+            (unsigned long long)g->links[with].id, to < 0 ? "there is no other," : "moves to", to);
+}
+
 /* How long a driver polls before it gives its processor away. Somebody on the same processor needs it at once, or
  * nothing comes; with the others elsewhere there is nothing to be won, and on a busy host the turn comes back late. */
 static void look_around(rg_group_t *g) {
@@ -171,8 +201,10 @@ static void look_around(rg_group_t *g) {
         elsewhere = 1;
         if (info.cpu != (uint32_t)cpu + 1) continue;
         g->polite_ns = 0;
+        move_over(g, i, cpu);
         return;
     }
+    g->shared_looks = 0;
     if (elsewhere) g->polite_ns = ALONE_NS;
 }
 

@@ -10,7 +10,10 @@
 
 uint64_t rg_os_now_ns(void);                 /* CLOCK_MONOTONIC */
 rg_status_t rg_os_random(void *p, size_t n); /* getrandom, EINTR-safe */
-uint32_t rg_os_cores(void);                  /* that this process may use (affinity), at least 1 */
+/* Moves the calling thread from processor `cpu` to another one that it may use and that is not among the n in `taken`.
+ * What it may use is afterwards what it was. Where it is then; -1: there is no such place, or it cannot be moved. */
+int rg_os_leave_cpu(int cpu, const uint32_t *taken, uint32_t n);
+uint32_t rg_os_cores(void); /* that this process may use (affinity), at least 1 */
 
 /* Forks between the first call in the first process and this process. What is opened remembers it: where it differs the
  * caller is a child of whoever opened it. */

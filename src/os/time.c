@@ -43,6 +43,21 @@ uint32_t rg_os_cores(void) {
     return n > 0 ? (uint32_t)n : 1;
 }
 
+int rg_os_leave_cpu(int cpu, const uint32_t *taken, uint32_t n) {
+    cpu_set_t all, rest;
+    if (sched_getaffinity(0, sizeof all, &all) != 0) return -1;
+    rest = all;
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR((size_t)cpu, &rest);
+    for (uint32_t i = 0; i < n; i++)
+        if (taken[i] < CPU_SETSIZE) CPU_CLR((size_t)taken[i], &rest);
+    if (CPU_COUNT(&rest) == 0 || sched_setaffinity(0, sizeof rest, &rest) != 0) return -1;
+    int now = sched_getcpu();
+    /* One that had no limit of its own is given none: it follows its container when that is given more. */
+    if (CPU_COUNT(&all) == sysconf(_SC_NPROCESSORS_ONLN)) memset(&all, 0xff, sizeof all);
+    sched_setaffinity(0, sizeof all, &all);
+    return now;
+}
+
 rg_status_t rg_os_need_fds(uint32_t need, rg_error_t *err) {
     struct rlimit lim;
     if (getrlimit(RLIMIT_NOFILE, &lim) != 0)
