@@ -508,11 +508,15 @@ static void op_complete(rg_member_t *m, rg_ent_t *e) {
 
 static void op_fail(rg_member_t *m, rg_ent_t *e, const rg_member_event_t *ev) {
     if (!ent_unfinished(e) || e->state == RG_ENT_DOOMED) return;
-    e->status = (int16_t)(ev->status < 0 ? ev->status : RG_ERR_CANCELLED);
-    e->blame = ev->peer;
-    e->text = rg_member_intern(m, ev->text);
-    if (!e->wanted) m->wanted_count++;
-    e->wanted = 1;
+    /* Called behind the fence, and how it ends was decided before: the others have shown that. */
+    int decided = e->state == RG_ENT_QUEUED && e->mark == RG_ABORT;
+    if (!decided) {
+        e->status = (int16_t)(ev->status < 0 ? ev->status : RG_ERR_CANCELLED);
+        e->blame = ev->peer;
+        e->text = rg_member_intern(m, ev->text);
+        if (!e->wanted) m->wanted_count++;
+        e->wanted = 1;
+    }
     if (rg_member_lost_long(m) && !m->succession) {
         rg_op_end_here(m, e, (rg_status_t)e->status, e->blame, m->texts[e->text]);
         rg_ops_note(m, 0);

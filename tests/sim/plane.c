@@ -432,7 +432,10 @@ void proc_event(world_t *w, int node, rg_member_event_t *ev) {
     ran_tell(w, node);
     if (w->failed) return;
     ev->now_ns = w->now;
-    int local = ev->type != RG_MEV_MESSAGE && ev->type != RG_MEV_OP_START && !w->succession;
+    /* Whose data went out before the machine heard of it may end alone at its start as later (K1): others may have its
+     * result by then. */
+    int begins = ev->type == RG_MEV_OP_START && !p->sent_before;
+    int local = ev->type != RG_MEV_MESSAGE && !begins && !w->succession;
     rg_status_t st = rg_member_step(p->core, ev);
     if (st != RG_OK) sim_fail(w, "member: step failed", "process %d, event %d, status %d", node, ev->type, st);
     judge_step(w, node);

@@ -78,8 +78,9 @@ static void tell_start(world_t *w, int node) {
     rg_op_key_t key = o->key;
     rg_member_event_t ev = { .type = RG_MEV_OP_START, .key = key, .sig = o->sig };
     o->untold = p->untold = 0;
-    int sent = o->sent;
+    int sent = p->sent_before = o->sent;
     proc_event(w, node, &ev);
+    p->sent_before = 0;
     o = proc_op(p, key);
     if (o && sent && (o->st != OP_RUN || o->sent))
         sim_fail(w, "what may run at once does", "process %d: boundary %llu operation %llx", node,

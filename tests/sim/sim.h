@@ -144,7 +144,7 @@ typedef struct proc {
     int started, alive, over, joined, fenced, gone; /* gone: over or dead: not held to the outcome of others */
     rg_member_t *core;
     uint64_t id, conn, paused_until, tick_at, data_epoch, gen, first_gen, note, founded;
-    int waiting_boundary, program_set, dialing, renamed;
+    int waiting_boundary, program_set, dialing, renamed, sent_before;
     int holds, fetching, fetched; /* a newcomer that fetches a state before it enters */
     int office;                   /* of the coordinator that it hosts; -1: none */
     uint64_t dial_target;         /* of the dial that is under way: a later one takes its place */
