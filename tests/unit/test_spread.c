@@ -9,11 +9,9 @@
 #include <sched.h>
 #include <string.h>
 
-static int two_cpus(cpu_set_t *all) {
+static void two_cpus(cpu_set_t *all) {
     cr_assert(sched_getaffinity(0, sizeof *all, all) == 0);
-    if (CPU_COUNT(all) >= 2) return 1;
-    cr_log_warn("skipped: this process may use one processor only");
-    return 0;
+    if (CPU_COUNT(all) < 2) cr_skip_test("this process may use one processor only");
 }
 
 static int first_of(const cpu_set_t *set, int after) {
@@ -31,7 +29,7 @@ static void only(int cpu) {
 
 Test(spread, leave_cpu__another_place_and_the_same_affinity) {
     cpu_set_t all, is;
-    if (!two_cpus(&all)) return;
+    two_cpus(&all);
     for (int cpu = first_of(&all, -1), i = 0; cpu >= 0 && i < 4; cpu = first_of(&all, cpu), i++) {
         int to = rg_os_leave_cpu(cpu, NULL, 0);
         cr_expect(to >= 0 && to != cpu && CPU_ISSET((size_t)to, &all), "from %d to %d", cpu, to);
@@ -43,7 +41,7 @@ Test(spread, leave_cpu__another_place_and_the_same_affinity) {
 Test(spread, leave_cpu__nowhere_to_go__stays) {
     cpu_set_t all, one, is;
     uint32_t taken[CPU_SETSIZE], n = 0;
-    if (!two_cpus(&all)) return;
+    two_cpus(&all);
     int cpu = first_of(&all, -1);
     for (int i = cpu; i >= 0; i = first_of(&all, i)) taken[n++] = (uint32_t)i;
     cr_expect(rg_os_leave_cpu(cpu, taken, n) == -1, "all are taken");
@@ -87,7 +85,7 @@ Test(spread, two_on_one_processor__the_later_one_moves, .timeout = 100) {
     cpu_set_t all;
     place_t p = { 0 };
     rg_config_t c = RG_CONFIG_INIT;
-    if (!two_cpus(&all)) return;
+    two_cpus(&all);
     p.cpu = first_of(&all, -1);
     rig_run(2, "shm", &c, is_put_beside, &p);
     c.spread = RG_OFF;
