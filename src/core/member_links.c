@@ -220,8 +220,10 @@ void rg_links_event(rg_member_t *m, const rg_member_event_t *ev) {
     if (!p || m->phase == RG_PH_OVER) return;
     int candidate = p->rank < 0 || m->phase != RG_PH_MEMBER;
     if (ev->type == RG_MEV_LINK_UP) {
-        /* L9. Between members of a view there may have been something on it. */
-        if (ev->fresh && p->rank >= 0 && m->phase == RG_PH_MEMBER) p->lost = 1;
+        /* L9. Between members of a view there may have been something on it. Without a reconnect time no link goes on
+         * where another one stopped. */
+        int anew = ev->fresh || (p->complained && !m->reconnect_ns);
+        if (anew && p->rank >= 0 && m->phase == RG_PH_MEMBER) p->lost = 1;
         int tell = p->complained || p->lost || p->via != ev->via;
         p->link = RG_LINK_UP;
         p->was_up = 1;

@@ -63,6 +63,17 @@ Test(core_paths, link__comes_back_in_time__costs_nothing) {
     rig_end(&r);
 }
 
+/* What was sent on the old one is gone: a round lets all begin anew (L9). */
+Test(core_paths, link_without_reconnect_time__another_one_comes_up__a_round) {
+    group_with(3, 0);
+    cut(1, 2);
+    mend(1, 2, 0);
+    rig_pass(&r, RIG_HEARTBEAT);
+    for (int i = 0; i < 3; i++)
+        cr_assert(epoch(i) == 2 && rg_member_view(r.m[i])->n == 3 && !rg_member_fenced(r.m[i]), "%d", i);
+    rig_end(&r);
+}
+
 Test(core_paths, link__stays_broken__is_relayed) {
     group(4);
     cut(1, 2);
