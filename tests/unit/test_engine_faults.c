@@ -295,7 +295,7 @@ static int end_under_waiters(rig_member_t *m, int leave, rg_status_t want) {
     for (int i = 0; i < WAITERS; i++) {
         RIG_NEED(m, w[i].st == want, "thread %d: %s", i, rg_status_name(w[i].st));
         RIG_NEED(m, w[i].intact, "thread %d: input", i);
-        RIG_NEED(m, w[i].ended < begin + 2000000000ull * RIG_SLOW, "thread %d: after %.0f ms", i,
+        RIG_NEED(m, w[i].ended < begin + 200000000ull * RIG_SLOW, "thread %d: after %.0f ms", i,
                  (double)(w[i].ended - begin) / 1e6);
         for (uint32_t k = 0; k < WAITER_COUNT * sizeof(float); k++)
             RIG_NEED(m, ((uint8_t *)w[i].x)[k] == 0x7e, "thread %d: written to after its end", i);
