@@ -38,7 +38,7 @@ static void stream_goes_on(world_t *w, link_t *l, int a, int b) {
         event_t *next = sim_push(w, at, EV_DATA, e.node);
         uint64_t seq = next->seq;
         *next = e;
-        next->at = at;
+        next->at = next->due = at;
         next->seq = seq;
     }
     w->held_n = kept;
@@ -313,11 +313,7 @@ int data_arrives(world_t *w, const event_t *e) {
         return 0;
     }
     if (l->via && w->procs[l->via - 1].paused_until > w->now) { /* who relays is stopped */
-        event_t *later = sim_push(w, w->procs[l->via - 1].paused_until, EV_DATA, e->node);
-        uint64_t at = later->at, seq = later->seq;
-        *later = *e;
-        later->at = at;
-        later->seq = seq;
+        sim_put_off(w, w->procs[l->via - 1].paused_until, e);
         return 0;
     }
     return l->up;

@@ -95,7 +95,7 @@ typedef enum {
 } plant_t;
 
 typedef struct event {
-    uint64_t at, seq, conn, token;
+    uint64_t at, due, seq, conn, token; /* due: when it would have come, had nobody been stopped */
     const uint8_t *bytes;
     uint32_t len;
     int16_t type, node, peer, ki;
@@ -291,6 +291,7 @@ uint64_t sim_hash(uint64_t a, uint64_t b, uint64_t c);
 void sim_fail(world_t *w, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void sim_trace(world_t *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 event_t *sim_push(world_t *w, uint64_t at, ev_type type, int node);
+void sim_put_off(world_t *w, uint64_t at, const event_t *e);
 uint64_t sim_delay(world_t *w);
 void sim_init(world_t *w, uint64_t seed, plant_t plant, int trace);
 void sim_run(world_t *w);

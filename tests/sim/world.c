@@ -45,16 +45,17 @@ void sim_trace(world_t *w, const char *fmt, ...) {
 
 /* ---- Events ---------------------------------------------------------------------------------------------------- */
 
-static int before(const event_t *a, const event_t *b) { return a->at != b->at ? a->at < b->at : a->seq < b->seq; }
+static int before(const event_t *a, const event_t *b) {
+    if (a->at != b->at) return a->at < b->at;
+    return a->due != b->due ? a->due < b->due : a->seq < b->seq;
+}
 
-/* The event may be filled in until the next call: its place in the heap depends on time and order only. */
-event_t *sim_push(world_t *w, uint64_t at, ev_type type, int node) {
+static event_t *insert(world_t *w, event_t e) {
     if (w->heap_n == w->heap_cap) {
         w->heap_cap = w->heap_cap ? 2 * w->heap_cap : 1024;
         w->heap = realloc(w->heap, w->heap_cap * sizeof *w->heap);
         if (!w->heap) abort();
     }
-    event_t e = { .at = at < w->now ? w->now : at, .seq = ++w->seq, .type = (int16_t)type, .node = (int16_t)node };
     size_t i = w->heap_n++;
     while (i && before(&e, &w->heap[(i - 1) / 2])) {
         w->heap[i] = w->heap[(i - 1) / 2];
@@ -62,6 +63,20 @@ event_t *sim_push(world_t *w, uint64_t at, ev_type type, int node) {
     }
     w->heap[i] = e;
     return &w->heap[i];
+}
+
+/* The event may be filled in until the next call: its place in the heap depends on time and order only. */
+event_t *sim_push(world_t *w, uint64_t at, ev_type type, int node) {
+    if (at < w->now) at = w->now;
+    return insert(w, (event_t){ .at = at, .due = at, .seq = ++w->seq, .type = (int16_t)type, .node = (int16_t)node });
+}
+
+/* Later, and in the order in which all that is put off would have come: what was sent on one connection keeps its
+   order also when who stops it is stopped once more. */
+void sim_put_off(world_t *w, uint64_t at, const event_t *e) {
+    event_t later = *e;
+    later.at = at;
+    insert(w, later);
 }
 
 static event_t pop(world_t *w) {
@@ -625,14 +640,10 @@ void sim_run(world_t *w) {
         event_t e = pop(w);
         uint64_t paused = pause_of(w, &e);
         if (paused > e.at) { /* a stopped process finds everything at once when it goes on, in the same order */
-            event_t *again = sim_push(w, paused, (ev_type)e.type, e.node);
-            uint64_t at = again->at, seq = again->seq;
-            if (e.type == EV_TICK && e.node >= 0 && w->procs[e.node].tick_at == e.at) w->procs[e.node].tick_at = at;
+            if (e.type == EV_TICK && e.node >= 0 && w->procs[e.node].tick_at == e.at) w->procs[e.node].tick_at = paused;
             if (e.type == EV_TICK && e.node < 0 && w->offices[-1 - e.node].tick == e.at)
-                w->offices[-1 - e.node].tick = at;
-            *again = e;
-            again->at = at;
-            again->seq = seq;
+                w->offices[-1 - e.node].tick = paused;
+            sim_put_off(w, paused, &e);
             continue;
         }
         w->now = e.at;
