@@ -264,10 +264,20 @@ static uint32_t elders(const rg_member_t *m) {
     return n;
 }
 
+/* S3. For how long without an acting office this member goes on; NEVER: without end. */
+static uint64_t endurance(rg_member_t *m) {
+    uint64_t asked = m->wanted_count || rg_ops_stuck(m) ? m->takeover_ns + 4 * m->heartbeat_ns : NEVER;
+    uint64_t any = m->p.quorum_ns ? m->takeover_ns + m->p.quorum_ns : NEVER;
+    return asked < any ? asked : any;
+}
+
 /* S2. In the order of the view, each half a heartbeat after the one before, so that the first one that can has the
- * others come to it. */
-static int may_host(const rg_member_t *m) {
-    return m->p.host_office && silence(m) >= m->takeover_ns + elders(m) * (m->heartbeat_ns / 2);
+ * others come to it. In what may be its last heartbeat a member looks for the offices of others to the end: what it
+ * would open then would hardly fill in time, unless it is the first. */
+static int may_host(rg_member_t *m) {
+    uint32_t n = elders(m);
+    if (!m->p.host_office || silence(m) < m->takeover_ns + n * (m->heartbeat_ns / 2)) return 0;
+    return !n || silence(m) + m->heartbeat_ns < endurance(m);
 }
 
 static void office_open(rg_member_t *m) {
@@ -395,9 +405,7 @@ static uint64_t patience(const rg_member_t *m) {
 /* S3. Nobody with a quorum can be found. Only stopping is certain to contradict nobody: a member that ended one
  * operation alone and went on could meet others who finished it. */
 static void quorum_stop(rg_member_t *m) {
-    uint64_t lost = silence(m), wait = m->takeover_ns + 4 * m->heartbeat_ns;
-    int asked = lost >= wait && (m->wanted_count || rg_ops_stuck(m));
-    if (!asked && (!m->p.quorum_ns || lost < m->takeover_ns + m->p.quorum_ns)) return;
+    if (silence(m) < endurance(m)) return;
     rg_member_expel(m, RG_ERR_NO_QUORUM,
                     "no coordinator that more than half of the group follows could be reached: the others may have "
                     "gone on; destroy the handle and join again, with state that is stale",

@@ -8,17 +8,20 @@
 
 static rig_t r;
 
-static void group(int n) {
+static void group_for(int n, uint64_t quorum_ns) {
     rig_start(&r, RIG_MAX);
     rig_office(&r, RIG_MAX, FIRST_ID);
     for (int i = 0; i < n; i++) {
         rg_member_params_t p = rig_params(i, (uint32_t)n);
         p.host_office = 1;
+        p.quorum_ns = quorum_ns;
         rig_join(&r, i, p);
     }
     for (int i = 0; i < n; i++) cr_assert(rg_member_view(r.m[i]) != NULL, "member %d is not in", i);
     for (int i = 0; i < n; i++) r.notes[i] = 0;
 }
+
+static void group(int n) { group_for(n, 0); }
 
 static void control_breaks(int i) {
     r.conn[i] = 0;
@@ -92,6 +95,24 @@ Test(search, older_members_can_be_reached__theirs_is_looked_for_first) {
             looked[i] |= r.note[7][x].type == RG_MACT_CONTROL && r.note[7][x].peer == rg_member_id(r.m[i]);
     for (int i = 0; i < 7; i++) cr_assert(looked[i], "member %d, after %llu", i, (unsigned long long)(r.now - from));
     rig_end(&r);
+}
+
+/* Members stop after six heartbeats (S3), and the turn of the last of eight comes half a heartbeat before. */
+Test(search, the_end_is_near__older_members_are_looked_for_and_no_office_is_opened) {
+    for (int reached = 1; reached >= 0; reached--) {
+        group_for(8, 4 * RIG_HEARTBEAT);
+        for (int i = 0; i < 7 && !reached; i++)
+            rig_member(&r, 7,
+                       (rg_member_event_t){ .type = RG_MEV_LINK_DOWN, .peer = rg_member_id(r.m[i]), .text = "reset" });
+        office_dies(8);
+        uint32_t at = r.notes[7];
+        while (!did(7, at, RG_MACT_EXPELLED)) {
+            step(7);
+            cr_assert(r.notes[7] < RIG_NOTES / 2);
+        }
+        cr_assert_eq(did(7, at, RG_MACT_OFFICE_OPEN), !reached, "older members reached: %d", reached);
+        rig_end(&r);
+    }
 }
 
 /* Member 0 has given its office up, because nobody came or for a coordinator that is said to be back and is not. */
