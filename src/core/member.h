@@ -52,7 +52,8 @@ typedef struct rg_peer {
     int32_t rank;          /* in the view; -1: candidate */
     uint64_t via, down_ns; /* who relays the link, or did when it broke; when it broke */
     uint8_t used, link, dial, complained, dead, was_up, lost;
-    char text[96]; /* why the link is down */
+    uint8_t missed; /* a candidate that the last full list had not */
+    char text[96];  /* why the link is down */
 } rg_peer_t;
 
 /* The operations of one set and tag. They are started in ascending order of (gen, sequence), so two numbers tell of
@@ -268,6 +269,7 @@ void rg_links_event(rg_member_t *m, const rg_member_event_t *ev);
 void rg_links_redial(rg_member_t *m);
 void rg_links_complain_again(rg_member_t *m);
 void rg_links_begin_anew(rg_member_t *m);
+void rg_links_settle(rg_member_t *m);
 void rg_links_route(rg_member_t *m, rg_r_t *r);
 void rg_links_forget(rg_member_t *m, int but_up);
 void rg_peer_forget(rg_member_t *m, rg_peer_t *p);

@@ -83,12 +83,38 @@ int rg_links_add(rg_member_t *m, const rg_core_member_t *rec) {
     return 1;
 }
 
-/* A full list is the truth about candidates: whoever is not in it is gone, unless a view says otherwise. */
+/* A full list is the truth about candidates: whoever is not in it is gone, unless a view says otherwise. With
+ * succession it may be that of an office which does not know yet what was proposed before: the next view tells. */
 static void peers_sweep(rg_member_t *m) {
     for (uint32_t i = m->peers_high; i-- > 0;) {
         rg_peer_t *p = &m->peers[i];
-        if (p->used && p->rank < 0 && !(p->complained & 2)) rg_peer_forget(m, p);
+        p->missed = p->used && p->rank < 0 && !(p->complained & 2);
         p->complained &= 1;
+        if (p->missed && !(m->succession && m->phase == RG_PH_MEMBER && p->link == RG_LINK_UP)) rg_peer_forget(m, p);
+    }
+}
+
+/* Nor does a process that has come again as another keep its former link. */
+static void peers_replace(rg_member_t *m, rg_r_t r) {
+    uint32_t n = rg_r_u32(&r);
+    rg_core_member_t rec;
+    rg_r_u32(&r);
+    for (uint32_t k = 0; k < n && !r.bad; k++) {
+        rg_r_peer(&r, &rec);
+        for (uint32_t i = m->peers_high; i-- > 0 && !r.bad;) {
+            rg_peer_t *p = &m->peers[i];
+            if (p->used && p->missed && p->m.id != rec.id && memcmp(p->m.identity, rec.identity, 16) == 0)
+                rg_peer_forget(m, p);
+        }
+    }
+}
+
+/* A view is active: who was missed and is not in it either is gone. */
+void rg_links_settle(rg_member_t *m) {
+    for (uint32_t i = m->peers_high; i-- > 0;) {
+        rg_peer_t *p = &m->peers[i];
+        if (p->used && p->missed && p->rank < 0) rg_peer_forget(m, p);
+        p->missed = 0;
     }
 }
 
@@ -130,6 +156,7 @@ void rg_links_peers(rg_member_t *m, rg_r_t *r) {
     if (r->bad || !peers_read(m, *r, 0, 0)) return;
     peers_read(m, *r, 1, full);
     if (full) peers_sweep(m);
+    peers_replace(m, *r);
     peers_add_all(m, *r);
     if (upto > m->upto) {
         m->upto = upto;
@@ -206,6 +233,10 @@ static void redial_at(rg_member_t *m, rg_peer_t *p, uint64_t at) {
 static void candidate_down(rg_member_t *m, rg_peer_t *p) {
     if (m->reconnect_ns && p->was_up) {
         if (!p->redial_ns) redial_at(m, p, m->now + m->reconnect_ns);
+        return;
+    }
+    if (p->missed) {
+        rg_peer_forget(m, p);
         return;
     }
     rg_member_act(m, RG_MACT_DISCONNECT)->peer = p->m.id;

@@ -691,6 +691,7 @@ static void activated(rg_member_t *m, int newcomer, uint32_t decisions, uint32_t
     } else {
         rg_member_act(m, RG_MACT_VIEW)->gen = m->gen;
     }
+    rg_links_settle(m);
     if (recovery) rg_links_begin_anew(m);
     if (recovery) carry_out_all(m, decisions, old_n);
     if (m->told) return;

@@ -269,6 +269,51 @@ Test(search, a_newcomer_never_heard_that_it_is_in__it_comes_again_and_takes_its_
     rig_end(&r);
 }
 
+static void full_list_without(int i) {
+    uint8_t buf[64];
+    rg_w_t w = { buf, 0, sizeof buf, 0 };
+    rg_w_header(&w, RG_MSG_PEERS);
+    rg_w_u8(&w, 1);
+    rg_w_u64(&w, 0);
+    rg_w_u32(&w, 0);
+    rg_w_u32(&w, 0);
+    rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_MESSAGE, .bytes = w.p, .len = w.len });
+}
+
+/* The new office serves the view before until it has been told of the proposal, and its list has no newcomer. Without a
+ * reconnect time the newcomer would lose the place that it is about to have. */
+Test(search, an_office_does_not_know_yet_who_enters__the_newcomer_keeps_its_links) {
+    enters_unheard(0);
+    uint32_t at = r.notes[0];
+    full_list_without(0);
+    rig_connect(&r, 0);
+    cr_assert(r.coord->epoch == 2 && !did(0, at, RG_MACT_DISCONNECT));
+    rig_end(&r);
+}
+
+/* How a candidate that is in no list any more is given up: with the next view, or when its link breaks. */
+Test(search, a_candidate_is_in_no_list__its_link_is_given_up_with_the_next_view) {
+    for (int breaks = 0; breaks < 2; breaks++) {
+        group(3);
+        rg_member_params_t p = rig_params(3, 3);
+        p.hold = 1;
+        rig_join(&r, 3, p);
+        uint64_t id = rg_member_id(r.m[3]);
+        cr_assert(id && !rg_member_view(r.m[3]));
+        uint32_t at = r.notes[0];
+        full_list_without(0);
+        cr_assert(!did(0, at, RG_MACT_DISCONNECT));
+        if (breaks) rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_LINK_DOWN, .peer = id, .text = "reset" });
+        else rig_kill(&r, 2);
+        for (int k = 0; k < 16 && !breaks && rg_member_view(r.m[0])->n > 2; k++) rig_pass(&r, RIG_HEARTBEAT);
+        int given_up = 0;
+        for (uint32_t x = at; x < r.notes[0]; x++)
+            given_up += r.note[0][x].type == RG_MACT_DISCONNECT && r.note[0][x].peer == id;
+        cr_assert(given_up == 1 && (breaks || rg_member_view(r.m[0])->n == 2), "%d", given_up);
+        rig_end(&r);
+    }
+}
+
 /* Without a reconnect time a link that breaks costs one of the two its place, so who comes again gives none up before
  * it hears as whom. */
 Test(search, a_founder_takes_its_place_again__its_links_have_not_broken) {
