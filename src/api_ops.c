@@ -140,6 +140,7 @@ static rg_status_t fill(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o
     rg_group_t *h = op->h, *g = op->g;
     op->res.start_ns = rg_os_now_ns();
     op->deadline_ns = op->res.start_ns + (uint64_t)o->timeout_ms * 1000000u;
+    op->told = 0;
     op->elem = (uint32_t)rg_dtype_size(c->dtype);
     op->root_arg = c->root;
     op->tag = o->tag;

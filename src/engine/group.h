@@ -279,6 +279,7 @@ struct rg_request {
     size_t cap_nums, cap_ptrs;
     uint64_t tag_gen; /* what stands for generation and set in the tags of messages */
     uint64_t deadline_ns, give_up_ns;
+    uint8_t told; /* how often it was told to the member for which it waits */
 
     /* A batch: the request that stands for all its messages, and the messages */
     rg_request_t *batch, *batch_first, *batch_next;
@@ -585,6 +586,7 @@ int rg_ops_any_of(const rg_group_t *h);
 void rg_ops_check_deadlines(rg_group_t *g, uint64_t now);
 uint64_t rg_ops_next_deadline(const rg_group_t *g);
 void rg_op_completion(rg_group_t *g, const rg_completion_t *c);
+void rg_op_heard(rg_group_t *g, uint64_t from, const rg_tag_t *tag);
 void rg_op_verdict(rg_group_t *g, const rg_todo_t *t);
 void rg_kept_free_all(rg_group_t *g);
 /* A copy of a result that is made elsewhere; NULL without memory. Then kept, or given back. */
@@ -592,6 +594,11 @@ rg_kept_t *rg_kept_new(rg_group_t *g, uint64_t bytes, const rg_op_sig_t *sig);
 void rg_kept_add(rg_group_t *g, rg_kept_t *k);
 void rg_kept_put(rg_group_t *g, rg_kept_t *k);
 void rg_op_destroy(rg_request_t *op); /* frees the object and what it holds */
+
+/* compare.c */
+uint64_t rg_compare_at(const rg_request_t *op); /* when it is told next; UINT64_MAX: not */
+void rg_compare_tick(rg_group_t *g, uint64_t now);
+void rg_compare_heard(rg_group_t *g, uint64_t from, const uint8_t *ask); /* RG_SIDE_ASK bytes */
 
 /* quick.c */
 void rg_quick_learn(const rg_request_t *op);

@@ -645,20 +645,21 @@ static rg_request_t *op_by_tag(rg_group_t *g, const rg_tag_t *tag) {
     return op;
 }
 
-static void op_stray(rg_group_t *g, const rg_completion_t *c) {
-    rg_request_t *op = op_by_tag(g, &c->tag);
-    if (op && op->executing && op->roster->data_epoch == c->tag.epoch && op->tag_sig != c->tag.sig &&
-        c->tag.ord < RG_SERVE_ORD) {
-        op_mismatch(op, g->links[c->link].id, 0);
+/* A member has issued an operation with this tag; whoever has not called it yet compares when it does. */
+void rg_op_heard(rg_group_t *g, uint64_t from, const rg_tag_t *tag) {
+    rg_request_t *op = op_by_tag(g, tag);
+    if (op && op->executing && op->roster->data_epoch == tag->epoch && op->tag_sig != tag->sig &&
+        tag->ord < RG_SERVE_ORD) {
+        op_mismatch(op, from, 0);
         return;
     }
-    g->strays[g->stray_at % 16].from = g->links[c->link].id;
-    g->strays[g->stray_at++ % 16].tag = c->tag;
+    g->strays[g->stray_at % 16].from = from;
+    g->strays[g->stray_at++ % 16].tag = *tag;
 }
 
 void rg_op_completion(rg_group_t *g, const rg_completion_t *c) {
     if (c->event == RG_TP_UNEXPECTED) {
-        op_stray(g, c);
+        rg_op_heard(g, g->links[c->link].id, &c->tag);
         return;
     }
     if (c->cookie & COOKIE_SERVE) {
@@ -687,8 +688,9 @@ void rg_op_completion(rg_group_t *g, const rg_completion_t *c) {
 uint64_t rg_ops_next_deadline(const rg_group_t *g) {
     uint64_t at = UINT64_MAX;
     for (const rg_request_t *op = g->open_ops; op; op = op->next) {
-        uint64_t d = op->failing ? op->give_up_ns : op->deadline_ns;
+        uint64_t d = op->failing ? op->give_up_ns : op->deadline_ns, compare = rg_compare_at(op);
         if (d < at) at = d;
+        if (compare < at) at = compare;
     }
     return at;
 }
@@ -718,4 +720,5 @@ void rg_ops_check_deadlines(rg_group_t *g, uint64_t now) {
         else snprintf(text, sizeof text, "deadline passed");
         rg_op_fail(op, RG_ERR_TIMEOUT, id, text);
     }
+    rg_compare_tick(g, now);
 }

@@ -163,10 +163,10 @@ static slot_t *slot_take(rg_group_t *g, slot_kind_t kind, uint32_t link, uint32_
     return k;
 }
 
-static rg_side_host_kind_t host_of(const uint8_t *ask) {
-    static const uint8_t word[4] = { RG_SIDE_SERVICE_WORD & 0xff, RG_SIDE_SERVICE_WORD >> 8 & 0xff,
-                                     RG_SIDE_SERVICE_WORD >> 16 & 0xff, RG_SIDE_SERVICE_WORD >> 24 };
-    return memcmp(ask, word, sizeof word) == 0 ? RG_SIDE_SERVICE : RG_SIDE_STATE;
+static uint32_t word_of(const uint8_t *ask) {
+    uint32_t word;
+    memcpy(&word, ask, sizeof word);
+    return word;
 }
 
 /* 0: as many wait as may. */
@@ -209,9 +209,10 @@ static void question_drop(struct rg_side *s, uint32_t link, uint64_t peer) {
 /* Gives a question to its host. The bytes are this function's. */
 static void question_hand(rg_group_t *g, uint32_t link, uint64_t peer, uint32_t nr, uint8_t *ask) {
     struct rg_side *s = g->side;
-    const rg_side_host_kind_t h = host_of(ask);
-    int answers = 1;
-    if (s->hosted[h]) answers = s->host[h].asked(s->host[h].user, peer, nr, ask);
+    const rg_side_host_kind_t h = word_of(ask) == RG_SIDE_SERVICE_WORD ? RG_SIDE_SERVICE : RG_SIDE_STATE;
+    int answers = word_of(ask) != RG_SIDE_CALL_WORD;
+    if (!answers) rg_compare_heard(g, peer, ask);
+    else if (s->hosted[h]) answers = s->host[h].asked(s->host[h].user, peer, nr, ask);
     else rg_side_answer(g, h, peer, nr, NULL, 0);
     if (answers < 0 && late_keep(s, &(late_t){ peer, link, nr, ask })) return;
     if (answers <= 0) question_drop(s, link, peer);

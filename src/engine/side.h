@@ -11,6 +11,7 @@
 #define RG_SIDE_ANSWER_MAX (1u << 20) /* of an answer */
 
 typedef enum rg_side_host_kind { RG_SIDE_STATE, RG_SIDE_SERVICE, RG_SIDE_HOSTS } rg_side_host_kind_t;
+#define RG_SIDE_CALL_WORD 0x31435247u    /* "GRC1" in memory order: no question, but a call that waits (compare.c) */
 #define RG_SIDE_SERVICE_WORD 0x31515247u /* "GRQ1" in memory order: what begins with it is for the service */
 
 /* Who answers. What is called locked must neither block nor call the engine. */

@@ -577,6 +577,36 @@ Test(collectives, different_calls__mismatch_everywhere, .timeout = 60) {
     rig_run(3, "tcp", NULL, mismatched, NULL);
 }
 
+/* Each waits for another one, and nobody sends anything. */
+static int all_wait(rig_member_t *m, void *arg) {
+    float in[2000], out[2000];
+    rg_info_t info = RG_INFO_INIT;
+    rg_opts_t o = RG_OPTS_INIT;
+    (void)arg;
+    rg_group_info(m->g, &info);
+    o.timeout_ms = 50000;
+    for (int i = 0; i < 2000; i++) in[i] = (float)i;
+    for (int how = 0; how < 2; how++) {
+        uint32_t root = (info.rank + 1) % info.world_size;
+        uint64_t from = rig_now();
+        rg_status_t st = how ? rg_scatter(m->g, in, out, 2000, RG_F32, root, &o, NULL)
+                             : rg_broadcast(m->g, in, 2000, RG_F32, root, &o, NULL);
+        uint64_t took = rig_now() - from;
+        RIG_NEED(m, st == RG_ERR_MISMATCH && strstr(rig_errmsg(m), "; rank"), "%s (%s)", rg_status_name(st),
+                 rig_errmsg(m));
+        RIG_NEED(m, took < 25000000000ull, "after %llu ms", (unsigned long long)(took / 1000000));
+        for (int i = 0; i < 2000; i++) RIG_NEED(m, in[i] == (float)i, "the input is overwritten");
+        RIG_OK(m, rg_barrier(m->g, NULL, NULL));
+    }
+    return 0;
+}
+
+Test(collectives, another_root_each_and_nobody_sends__mismatch_long_before_the_deadline, .timeout = 100) {
+    static const char *const by[] = { "inproc", "tcp", "shm" };
+    for (int i = 0; i < 3; i++)
+        for (uint32_t n = 2; n <= 3; n++) rig_run(n, by[i], NULL, all_wait, NULL);
+}
+
 /* ---- Faults ------------------------------------------------------------------------------------------------------ */
 
 #define FAULT_OPS 60
