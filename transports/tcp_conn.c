@@ -16,6 +16,8 @@
 
 #define BACKOFF_FIRST_NS 2000000ull
 #define BACKOFF_MOST_NS 250000000ull
+#define KEEPALIVES_LEAST 3
+#define QUIET_NS 500000000ull  /* a rail that has heard nothing for so long, or a quarter of the heartbeat, asks */
 #define LOCAL_BUFFER (1 << 20) /* within one host: enough for the round, little enough to stay near the cache */
 #ifndef TCP_RTO_MAX_MS
 #define TCP_RTO_MAX_MS 44
@@ -115,14 +117,16 @@ static void set_buffer(int fd, int force, int plain, int bytes) {
         setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes);
 }
 
-/* Keepalive finds an idle peer that has vanished. TCP_USER_TIMEOUT is not used for one that vanishes while bytes are
- * under way: Linux also applies it to a peer that is alive and merely does not read for a while (a closed window), and
- * waiting for a slow reader is not a fault. watch_liveness() tells the two apart. */
+/* Keepalive finds an idle peer that has vanished where this process does not get to ask for a sign of life itself, as
+ * watch_liveness() does: the kernel asks once a second and does not repeat what was lost on the way, so that one answer
+ * that is missing means nothing. TCP_USER_TIMEOUT is not used for one that vanishes while bytes are under way: Linux
+ * also applies it to a peer that is alive and merely does not read for a while (a closed window), and waiting for a
+ * slow reader is not a fault. watch_liveness() tells the two apart. */
 static void set_options(rg_tp_t *tp, int fd) {
-    int one = 1, idle = 1, interval = 1, count = (int)(tp->conf.heartbeat_ms / 1000);
+    int one = 1, idle = 1, interval = 1, count = (int)(tp->conf.heartbeat_ms / 1000) - 1;
     struct sockaddr_storage peer;
     socklen_t len = sizeof peer;
-    count = count > 2 ? count - 1 : 1;
+    if (count < KEEPALIVES_LEAST) count = KEEPALIVES_LEAST;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
@@ -190,6 +194,7 @@ void rgt_link_clear(rg_tp_t *tp, link_t *l) {
     while (l->unasked) rgt_unasked_free(l, l->unasked);
     if (l->note_dirty) tp->n_notes--;
     l->note_dirty = l->note_owed = 0;
+    l->acks_owed = 0;
 }
 
 void rgt_link_fail(rg_tp_t *tp, link_t *l, const char *fmt, ...) {
@@ -756,21 +761,40 @@ void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events) {
 
 /* ---- Timers ---- */
 
-/* A peer that is alive acknowledges, even when it does not read: its kernel answers data and window probes alike. */
+/* A frame that says nothing. The kernel sends it again until it is acknowledged, so that a line which loses packets, or
+ * fails for less than the time allowed, is none that is broken. */
+static void ask_for_sign(conn_t *c, uint64_t now) {
+    if (c->asked || c->state != CONN_RAIL || c->link->state != LINK_UP) return;
+    c->asked = 1;
+    c->retry_at = now;
+    if (c->ack_owed) return;
+    c->ack_owed = 1;
+    c->link->acks_owed++;
+}
+
+/* A peer that is alive acknowledges, even when it does not read: its kernel answers data and window probes alike. One
+ * that has nothing to acknowledge is asked, and what went by until then counts as part of the time allowed. */
 static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
     struct tcp_info ti;
     socklen_t len = sizeof ti;
-    uint64_t allowed = tp->conf.heartbeat_ms * 1000000ull;
+    uint64_t allowed = tp->conf.heartbeat_ms * 1000000ull, quarter = allowed / 4;
+    uint64_t quiet = quarter < QUIET_NS ? quarter : QUIET_NS;
     rgt_kept_trim(c); /* what an idle link keeps is soon acknowledged */
     if (c->relayed) rgt_heal_probe(tp, c, now);
     memset(&ti, 0, sizeof ti);
-    c->deadline = now + allowed / 4;
+    c->deadline = now + quiet;
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0) return;
+    uint64_t silent = ti.tcpi_last_ack_recv * 1000000ull, last = now - silent;
+    if (silent < quiet) c->asked = 0;
+    else if (ti.tcpi_unacked == 0) ask_for_sign(c, now);
+    if (c->asked) {
+        allowed -= quarter;
+        c->deadline = now + quiet / 2;
+    }
     if (ti.tcpi_unacked == 0 && ti.tcpi_probes == 0) {
-        c->retry_at = NEVER;
+        if (!c->asked) c->retry_at = NEVER;
         return;
     }
-    uint64_t last = now - ti.tcpi_last_ack_recv * 1000000ull;
     if (c->retry_at == NEVER || last > c->retry_at)
         c->retry_at = last > now || c->retry_at == NEVER ? now : last; /* silent since */
     if (ti.tcpi_unacked == 0) { /* window probes become rare: two of them must have had their time */

@@ -126,7 +126,7 @@ static int rail_break(conn_t *c) {
     c->tx_blocked = 0;
     c->relayed = 0;
     if (c->ack_owed) c->link->acks_owed--;
-    c->ack_owed = 0;
+    c->ack_owed = c->asked = 0;
     c->deadline = NEVER;
     c->backoff_ns = AGAIN_FIRST_NS;
     c->patience_ns = PATIENCE_FIRST_NS;

@@ -228,6 +228,7 @@ typedef struct conn {
     tune_t tune;
     /* What survives the connection. */
     uint32_t tries, peer_tries; /* to make it again: begun here; the last one of the peer that is void */
+    uint8_t asked;              /* for a sign of life, at retry_at */
     uint8_t app_acks;           /* what arrives is acknowledged by FRAME_ACK: the kernel's word is not the peer's */
     uint8_t ack_owed;
     uint64_t ack_told;

@@ -118,7 +118,8 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
         f.type = ack ? FRAME_ACK : FRAME_NOTE;
         c->tx_op = NULL;
         if (ack) {
-            f.offset = c->ack_told = c->rx_off;
+            c->ack_told = c->rx_off;
+            f.offset = c->app_acks ? c->rx_off : 0; /* else it is but a sign of life */
             c->ack_owed = 0;
             l->acks_owed--;
         }

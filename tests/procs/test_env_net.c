@@ -212,6 +212,30 @@ static void wait_ms(unsigned ms) {
     PROCS_WAIT(procs_now() >= until, ms / 1000.0 + 1);
 }
 
+/* Two members hear nothing of each other for less than the heartbeat, and have nothing to say to each other just then.
+ * What the kernel asks of its own accord once a second is lost on the way. */
+static int cut_for_a_moment(void) {
+    struct place p;
+    if (!place_open(&p, 2900, 1000, 0)) return 0;
+    struct env *e = p.e;
+    env_start(e, p.pids);
+    int ok = env_running(e, 5, 20);
+    e->idle = 1;
+    for (int i = 0; i < N; i++) ok = ok && PROCS_WAIT(e->m[i].idles, 10);
+    for (int i = 0; i < 2 && ok; i++) {
+        wait_ms(1100);
+        ok = ok && !cut(&p, TWO_MEMBERS, 0);
+        wait_ms(1100);
+        ok = !cut(&p, TWO_MEMBERS, 1) && ok;
+        wait_ms(1500);
+    }
+    e->idle = 0;
+    ok = ok && env_running(e, 5, 20) && nobody_was_lost(e);
+    if (ok) ok = env_end(e, p.pids, 0);
+    else env_kill(p.pids, N);
+    return place_close(&p, ok);
+}
+
 /* Stopped again and again for less than the heartbeat, in the middle of large operations. */
 static int stopped_again_and_again(void) {
     struct procs_coordinator co;
@@ -319,6 +343,7 @@ void env_net_cases(void) {
         { "env__host_cut_off_while_idle__known_in_time", WHOLE_HOST, 1, 800, 0 },
         { "env__two_members_cut_in_operation__one_goes_in_time", TWO_MEMBERS, 0, 800, 0 },
         { "env__two_members_cut_while_idle__one_goes_in_time", TWO_MEMBERS, 1, 2000, 0 },
+        { "env__two_members_cut_while_idle_short_heartbeat__one_goes_in_time", TWO_MEMBERS, 1, 800, 0 },
         { "env__coordinator_link_cut_in_operation__known_in_time", COORDINATOR, 0, 800, 0 },
         { "env__coordinator_link_cut_while_idle__known_in_time", COORDINATOR, 1, 800, 0 },
     };
@@ -335,6 +360,7 @@ void env_net_cases(void) {
         { "env__host_cut_off_while_joining__others_go_on", cut_while_joining },
         { "env__members_cannot_reach_each_other__join_names_the_address", blocked_pair_while_joining },
         { "env__slow_line__nobody_is_lost_and_memory_bounded", slow_line },
+        { "env__two_members_cut_while_idle_for_less_than_the_heartbeat__nobody_is_lost", cut_for_a_moment },
     };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
         if (why) env_skip(rest[i].name, why);
