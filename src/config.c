@@ -422,6 +422,7 @@ rg_status_t rg_opts_resolve(const rg_opts_t *in, const rg_config_t *config, rg_o
     rg_opts_t o;
     rg_status_t st = rg_struct_in(&o, sizeof o, RG_OPTS_SIZE_FIRST, in ? in : &defaults, "rg_opts", err);
     if (st != RG_OK) return st;
+    out->result = o.result; /* where a refusal is told, too */
     if ((unsigned)o.on_fault > RG_RETURN)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_opts.on_fault is %d: expected RG_RETRY (1), RG_RETURN (2) or 0",
                        (int)o.on_fault);

@@ -153,6 +153,28 @@ static int left_behind(rig_member_t *m, void *arg) {
 
 Test(hostile, batch__handle_destroyed_before_its_end__forgotten) { rig_run(2, "inproc", NULL, left_behind, NULL); }
 
+/* A call that is refused for its options says so in its result too. */
+static int refused_by_options(rig_member_t *m, void *arg) {
+    float a = 1, b = 2;
+    (void)arg;
+    for (int i = 0; i < 4; i++) {
+        rg_result_t res = RG_RESULT_INIT;
+        rg_opts_t o = RG_OPTS_INIT;
+        o.result = &res;
+        if (i == 0) o.on_fault = (rg_on_fault_t)9;
+        if (i == 1) o.timeout_ms = UINT32_MAX;
+        if (i == 2) o.flags = 1;
+        if (i == 3) o.weighted = (rg_switch_t)5;
+        rg_status_t st = rg_all_reduce(m->g, &a, &b, 1, RG_F32, RG_SUM, &o, NULL);
+        RIG_NEED(m, st == (i == 2 ? RG_ERR_NOTSUP : RG_ERR_INVALID), "%d: %s", i, rg_status_name(st));
+        RIG_NEED(m, res.status == st && !strcmp(res.text, rig_errmsg(m)), "%d: the result says %s: %s", i,
+                 rg_status_name(res.status), res.text);
+    }
+    return 0;
+}
+
+Test(hostile, options__refused__the_result_says_why) { rig_run(1, "inproc", NULL, refused_by_options, NULL); }
+
 /* ---- Factors ----------------------------------------------------------------------------------------------------- */
 
 static int too_great(rig_member_t *m, void *arg) {
