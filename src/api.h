@@ -67,7 +67,7 @@ rg_status_t rg_call_pair(rg_group_t *h, uint64_t id, rg_call_t *c, const rg_opts
 /* Returns when one of n requests is finished; NULL ones do not count. */
 void rg_wait_any(rg_group_t *h, rg_request_t *const *reqs, uint32_t n);
 /* api_pairs.c: a batch of this thread on a handle that is destroyed. */
-void rg_batch_forget(const rg_group_t *h);
+void rg_batch_forget(rg_group_t *h);
 
 /* split.c. Locked: a child takes no more calls, and what it has in flight ends everywhere. */
 void rg_child_end(rg_group_t *h, rg_status_t status, const char *text);

@@ -2,7 +2,9 @@
  * one handle; until it ends nothing of it is known to the engine. It relies on api_ops.c for the checks. */
 #include "api.h"
 #include "core/text.h"
+#include "os/os.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 typedef struct noted {
@@ -11,12 +13,41 @@ typedef struct noted {
     rg_strided_t in_strided, out_strided; /* copies: the caller's are read during the call only */
 } noted_t;
 
+/* Outlives the handle for as long as some thread has a batch there: that thread learns from it that the handle is gone,
+ * whose address says nothing, as the next handle may have the same. */
+struct rg_batch_mark {
+    atomic_uint holders; /* the handle and every thread with a batch there */
+    atomic_int gone;     /* the handle was destroyed */
+};
+
 /* Of the calling thread. */
 static _Thread_local struct {
     rg_group_t *h; /* NULL: none was begun */
+    struct rg_batch_mark *mark;
+    uint32_t forks; /* when it was begun */
     noted_t *list;
     uint32_t n, cap;
 } batch;
+
+static void mark_put(struct rg_batch_mark *mark) {
+    if (mark && atomic_fetch_sub(&mark->holders, 1) == 1) free(mark);
+}
+
+static void drop_batch(void) {
+    mark_put(batch.mark);
+    free(batch.list);
+    batch.h = NULL;
+    batch.mark = NULL;
+    batch.list = NULL;
+    batch.n = batch.cap = 0;
+}
+
+/* The handle that this thread has a batch on. One that another thread has destroyed, or that a fork has left to the
+ * parent, has none any more. */
+static rg_group_t *batch_on(void) {
+    if (batch.h && (atomic_load(&batch.mark->gone) || batch.forks != rg_os_forks())) drop_batch();
+    return batch.h;
+}
 
 static rg_status_t note(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts) {
     if (batch.n == batch.cap) {
@@ -38,7 +69,7 @@ static rg_status_t note(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
 }
 
 static rg_status_t message(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_request_t **req) {
-    if (!h || batch.h != h) return rg_call_run(h, c, opts, req);
+    if (!h || batch_on() != h) return rg_call_run(h, c, opts, req);
     if (req) {
         *req = NULL;
         return rg_refuse(h, RG_ERR_INVALID,
@@ -62,9 +93,16 @@ rg_status_t rg_recv(rg_group_t *g, void *buf, uint64_t count, rg_dtype_t dtype, 
 rg_status_t rg_batch_begin(rg_group_t *h) {
     rg_status_t st = rg_usable(h);
     if (st != RG_OK) return st;
-    if (batch.h) return rg_refuse(h, RG_ERR_INVALID, "this thread has begun a batch already; end it first");
+    if (batch_on()) return rg_refuse(h, RG_ERR_INVALID, "this thread has begun a batch already; end it first");
+    rg_lock(rg_root(h));
+    struct rg_batch_mark *mark = h->batch_mark;
+    if (!mark && (mark = h->batch_mark = calloc(1, sizeof *mark))) atomic_store(&mark->holders, 1);
+    if (mark) atomic_fetch_add(&mark->holders, 1);
+    rg_unlock(rg_root(h));
+    if (!mark) return rg_refuse(h, RG_ERR_NOMEM, "no memory for a batch");
     batch.h = h;
-    batch.n = 0;
+    batch.mark = mark;
+    batch.forks = rg_os_forks();
     return RG_OK;
 }
 
@@ -121,13 +159,12 @@ static void batch_submit(rg_request_t *all) {
     rg_batch_part_ended(all);
 }
 
-/* The handle goes: what this thread has begun there is not started, and must not stand in the way of the next batch. */
-void rg_batch_forget(const rg_group_t *h) {
-    if (batch.h != h) return;
-    batch.h = NULL;
-    free(batch.list);
-    batch.list = NULL;
-    batch.n = batch.cap = 0;
+/* The handle goes: what threads have begun there is not started, and must not stand in the way of their next batch. */
+void rg_batch_forget(rg_group_t *h) {
+    if (batch_on() == h) drop_batch();
+    if (h->batch_mark) atomic_store(&h->batch_mark->gone, 1);
+    mark_put(h->batch_mark);
+    h->batch_mark = NULL;
 }
 
 rg_status_t rg_batch_end(rg_group_t *h, rg_request_t **req) {
@@ -135,10 +172,10 @@ rg_status_t rg_batch_end(rg_group_t *h, rg_request_t **req) {
     if (req) *req = NULL;
     rg_status_t st = rg_usable(h);
     if (st != RG_OK) return st;
-    if (batch.h != h)
+    if (batch_on() != h)
         return rg_refuse(h, RG_ERR_INVALID, "this thread has begun no batch on this group; see rg_batch_begin");
     rg_group_t *g = rg_root(h);
-    batch.h = NULL;
+    batch.h = NULL; /* whatever comes of it */
     rg_lock(g);
     st = batch_make(h, !req, &all);
     if (st == RG_OK) {
@@ -152,9 +189,7 @@ rg_status_t rg_batch_end(rg_group_t *h, rg_request_t **req) {
         }
     }
     rg_unlock(g);
-    free(batch.list);
-    batch.list = NULL;
-    batch.n = batch.cap = 0;
+    drop_batch();
     return st;
 }
 

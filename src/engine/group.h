@@ -358,6 +358,7 @@ struct rg_group {
     rg_status_t ended;                 /* a child: why it takes no more calls */
     rg_group_t *children, *next_child; /* of a root; all of them, however deep */
     int gone;                          /* a root that was destroyed and waits for its children's handles to be */
+    struct rg_batch_mark *batch_mark;  /* NULL until a batch is begun on this handle (api_pairs.c) */
     uint32_t told_n;     /* participants, as the program was last told: shapes of its buffers are for so many */
     rg_grid_row_t *grid; /* the last split */
     uint32_t n_grid;

@@ -153,6 +153,40 @@ static int left_behind(rig_member_t *m, void *arg) {
 
 Test(hostile, batch__handle_destroyed_before_its_end__forgotten) { rig_run(2, "inproc", NULL, left_behind, NULL); }
 
+static void *destroys(void *g) {
+    rg_group_destroy(g);
+    return NULL;
+}
+
+/* The same when another thread destroys it: the next handle, which may well have its address, has no batch. */
+static int left_by_another(rig_member_t *m, void *arg) {
+    int32_t a = 7, b = 0;
+    uint32_t other = 1 - m->index;
+    pthread_t t;
+    (void)arg;
+    RIG_OK(m, rg_batch_begin(m->g));
+    RIG_OK(m, rg_send(m->g, &a, 1, RG_I32, other, NULL, NULL));
+    RIG_OK(m, rg_group_leave(m->g));
+    RIG_NEED(m, !pthread_create(&t, NULL, destroys, m->g) && !pthread_join(t, NULL), "no thread");
+    m->g = NULL;
+    if (rig_gate(m, 0, 2)) return 1;
+    m->g = rig_join(m, 2);
+    if (!m->g) return 1;
+    if (m->index) RIG_OK(m, rg_send(m->g, &a, 1, RG_I32, 0, NULL, NULL)); /* in no batch: it is sent */
+    else RIG_OK(m, rg_recv(m->g, &b, 1, RG_I32, 1, NULL, NULL));
+    RIG_NEED(m, m->index || b == 7, "%d", b);
+    RIG_NEED(m, rg_batch_end(m->g, NULL) == RG_ERR_INVALID, "an end without a begin");
+    RIG_OK(m, rg_batch_begin(m->g));
+    RIG_OK(m, rg_send(m->g, &a, 1, RG_I32, other, NULL, NULL));
+    RIG_OK(m, rg_recv(m->g, &b, 1, RG_I32, other, NULL, NULL));
+    RIG_OK(m, rg_batch_end(m->g, NULL));
+    return rig_gate(m, 1, 2);
+}
+
+Test(hostile, batch__handle_destroyed_by_another_thread__forgotten) {
+    rig_run(2, "inproc", NULL, left_by_another, NULL);
+}
+
 /* A call that is refused for its options says so in its result too. */
 static int refused_by_options(rig_member_t *m, void *arg) {
     float a = 1, b = 2;
