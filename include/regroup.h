@@ -406,7 +406,7 @@ typedef struct rg_opts {
                              contribute; the sum comes back in the result. Equal on all members */
     uint32_t flags;       /* 0 */
     double weight;        /* of this member, 0 or more and finite; 0: it contributes nothing. All 0 is ERR_INVALID
-                             everywhere */
+                             everywhere. Each weighted input is rounded to the type before they are added up */
 } rg_opts_t;
 #define RG_OPTS_INIT                                                                                                   \
     { sizeof(rg_opts_t), 0, 0, RG_ON_FAULT_DEFAULT, 0, 0, 0, 0, 0, RG_SWITCH_DEFAULT, 0, 0 }

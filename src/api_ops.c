@@ -157,7 +157,7 @@ static rg_status_t fill(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o
                              .count = c->count,
                              .variant = g->variant ^ c->salt };
     if (op->scale_after != 0) op->sig.variant ^= hash_factor(op->scale_after);
-    if (op->weighted) op->sig.variant ^= 0x77656967u;
+    if (op->weighted) op->sig.variant ^= 0x77656968u; /* another number whenever shares are made in another way */
     rg_roster_t *r = rg_roster_for(h, h->gen);
     if (!r) return RG_ERR_NOMEM;
     rg_status_t st = c->kind == RG_KIND_P2P ? fill_pair(op, c, r) : RG_OK;

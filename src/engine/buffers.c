@@ -178,14 +178,24 @@ rg_status_t rg_op_buffers(rg_request_t *op) {
     return st;
 }
 
-/* RG_STEP_PREPARE: every weight is here. The sum is taken in rank order, so that it is the same everywhere. */
+/* RG_STEP_PREPARE: every weight is here. The sum is taken in rank order, so that it is the same everywhere. Shares are
+ * rounded to the type before they are added up: in a narrow one w / sum of a small number could be nothing, so there
+ * they are w / (the greatest weight), and what is added up in f32 is multiplied by the rest at last. The range of bf16
+ * is that of f32, so there a power of two keeps the sum within it. */
 rg_status_t rg_op_prepare(rg_request_t *op) {
     const double *w = op->aux->p;
-    double sum = 0;
-    for (uint32_t i = 0; i < op->roster->n; i++) sum += w[i];
+    double sum = 0, most = 0, whole = 1;
+    for (uint32_t i = 0; i < op->roster->n; i++) {
+        sum += w[i];
+        if (w[i] > most) most = w[i];
+    }
     if (!(sum > 0) || !isfinite(sum)) return RG_ERR_INVALID;
     op->res.weight_sum = sum;
-    return make_input(op, w[op->roster->rank] == 0 ? 0 : scale_of(op) * (w[op->roster->rank] / sum));
+    double own = w[op->roster->rank];
+    if (op->elem > 2) return make_input(op, own == 0 ? 0 : scale_of(op) * (own / sum));
+    while (op->sig.dtype == RG_BF16 && whole < op->roster->n) whole *= 2;
+    op->share_after = most / sum * whole;
+    return make_input(op, own == 0 ? 0 : scale_of(op) * (own / most / whole));
 }
 
 /* Of an all-to-all everybody has everybody's input, of a reduce-scatter all segments. The root of a broadcast has the

@@ -41,6 +41,12 @@ static void exec_cover(rg_request_t *op, rg_span_t dst) {
     else op->spoiled |= op->covers && op->sig.rule_l;
 }
 
+/* What the result is multiplied by before it is rounded. */
+static double after_of(const rg_request_t *op) {
+    double after = op->scale_after != 0 ? op->scale_after : 1;
+    return op->weighted ? after * op->share_after : after;
+}
+
 /* The prepared kernel for a combination of raw and partial operands. */
 static const rg_red_t *exec_red(rg_request_t *op, uint32_t flags) {
     rg_red_t *r = &op->red[flags & 31];
@@ -48,7 +54,8 @@ static const rg_red_t *exec_red(rg_request_t *op, uint32_t flags) {
     /* A weighted average is a sum of inputs that have been made shares of it. */
     rg_op_t how = op->weighted ? RG_SUM : (rg_op_t)op->sig.op;
     if (rg_red_init(r, (rg_dtype_t)op->sig.dtype, how, op->roster->n, flags) != RG_OK) return NULL;
-    if (op->scale_after != 0 && rg_red_scale_after(r, op->scale_after) != RG_OK) return NULL;
+    double after = after_of(op);
+    if (after != 1 && rg_red_scale_after(r, after) != RG_OK) return NULL;
     op->red_have |= 1u << (flags & 31);
     return r;
 }
@@ -128,7 +135,8 @@ rg_status_t rg_exec_start(rg_request_t *op) {
     op->any_ready = op->any_send = 0;
     uint64_t red_key = 1 | (uint64_t)op->weighted << 1 | (uint64_t)op->sig.dtype << 8 | (uint64_t)op->sig.op << 16 |
                        (uint64_t)op->roster->n << 32;
-    if (rg_op_reduces(op) && (op->red_key != red_key || op->red_after != op->scale_after)) {
+    op->share_after = 1;
+    if (rg_op_reduces(op) && (op->weighted || op->red_key != red_key || op->red_after != op->scale_after)) {
         op->red_have = 0;
         op->red_key = red_key;
         op->red_after = op->scale_after;
@@ -301,8 +309,7 @@ static rg_status_t exec_recv(rg_request_t *op, uint32_t i) {
 /* Whether a final value differs from what is copied. */
 static int final_changes(const rg_request_t *op, const rg_step_t *st) {
     return (st->flags & RG_STEP_FINAL) && rg_op_reduces(op) &&
-           ((op->sig.op == RG_AVG && !op->weighted && op->roster->n > 1) ||
-            (op->scale_after != 0 && op->scale_after != 1));
+           ((op->sig.op == RG_AVG && !op->weighted && op->roster->n > 1) || after_of(op) != 1);
 }
 
 static rg_status_t exec_local(rg_request_t *op, uint32_t i) {

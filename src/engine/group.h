@@ -273,6 +273,7 @@ struct rg_request {
     uint64_t keep_bytes;    /* of the result as all members have it: what is kept under rule S */
     uint8_t stale;          /* the caller did not know how many take part */
     double scale, scale_after, weight;
+    double share_after; /* of a weighted average, from PREPARE on: what the shares are multiplied by at last */
     const uint64_t *offs, *lens, *in_offs, *in_lens; /* as in rg_coll_desc_t, in `nums` */
     uint64_t *nums;
     void **ptrs;

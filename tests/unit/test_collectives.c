@@ -452,6 +452,51 @@ Test(collectives, scale_and_weight__every_reduction__as_the_reference) {
     for (uint32_t n = 1; n <= 4; n++) rig_run(n, "inproc", NULL, scaled_all, NULL);
 }
 
+/* Equal weights give back what all have, down to the smallest number of the type and up to the greatest. */
+static int average_alike(rig_member_t *m, rg_kind_t kind, rg_dtype_t type, uint16_t code, uint64_t count) {
+    size_t z = rg_dtype_size(type), n = m->rig->n * count;
+    uint8_t *in = malloc(n * z), *out = calloc(n, z);
+    rg_opts_t o = RG_OPTS_INIT;
+    rg_status_t st;
+    o.weighted = RG_ON;
+    o.weight = 0.7;
+    for (size_t i = 0; i < n; i++) memcpy(in + i * z, &code, z);
+    if (kind == RG_KIND_ALL_REDUCE) st = rg_all_reduce(m->g, in, out, n, type, RG_AVG, &o, NULL);
+    else st = rg_reduce_scatter(m->g, in, out, n = count, type, RG_AVG, &o, NULL);
+    int same = st == RG_OK && !memcmp(in, out, n * z);
+    uint16_t got = 0;
+    memcpy(&got, out, z);
+    free(in);
+    free(out);
+    RIG_NEED(m, same, "kind %d, %s, code 0x%x, %llu elements: %s, first 0x%x", kind, rg_dtype_name(type), code,
+             (unsigned long long)count, rg_status_name(st), got);
+    return 0;
+}
+
+static int averages_alike(rig_member_t *m, void *arg) {
+    static const struct {
+        rg_dtype_t type;
+        uint16_t smallest, one, greatest;
+    } of[] = { { RG_F8E4M3, 1, 0x38, 0x7e },
+               { RG_F8E5M2, 1, 0x3c, 0x7b },
+               { RG_F16, 1, 0x3c00, 0x7bff },
+               { RG_BF16, 0x0400, 0x3f80, 0x7f7f } };
+    (void)arg;
+    for (int k = 0; k < 2; k++)
+        for (int t = 0; t < 4; t++)
+            for (uint64_t count = 1; count <= 30000; count *= 30000) {
+                rg_kind_t kind = k ? RG_KIND_REDUCE_SCATTER : RG_KIND_ALL_REDUCE;
+                if (average_alike(m, kind, of[t].type, of[t].smallest, count)) return 1;
+                if (average_alike(m, kind, of[t].type, of[t].one, count)) return 1;
+                if (average_alike(m, kind, of[t].type, of[t].greatest, count)) return 1;
+            }
+    return rig_gate(m, 0, m->rig->n); /* a reduce-scatter is not made again when somebody goes */
+}
+
+Test(collectives, equal_weights_and_values__narrow_types__the_value) {
+    for (uint32_t n = 1; n <= 8; n++) rig_run(n, "inproc", NULL, averages_alike, NULL);
+}
+
 static int weights_of_nothing(rig_member_t *m, void *arg) {
     (void)arg;
     for (uint64_t count = 1; count < 100000; count *= 50) {
