@@ -190,7 +190,10 @@ static rg_status_t info_now(rg_group_t *h, rg_info_t *i) {
     i->view_changes = g->view_changes;
     i->last_change_ns = g->last_change_ns;
     i->stale = (uint32_t)g->stale;
-    if (!r) return g->over ? g->over : h->ended ? h->ended : RG_ERR_NOMEM;
+    if (!r) {
+        rg_status_t st = rg_handle_ended(h);
+        return st != RG_OK ? st : RG_ERR_NOMEM;
+    }
     i->rank = r->rank;
     i->world_size = h->told_n = r->n;
     i->epoch = rg_member_view(g->core)->epoch;

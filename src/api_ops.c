@@ -175,16 +175,15 @@ static rg_status_t fill(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o
 }
 
 rg_status_t rg_call_make(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o, rg_request_t **out) {
-    rg_group_t *g = rg_root(h);
     *out = NULL;
-    if (g->phase != RG_PHASE_MEMBER || g->leaving) return g->over ? g->over : RG_ERR_CLOSED;
-    if (h->ended) return h->ended;
+    rg_status_t st = rg_handle_ended(h);
+    if (st != RG_OK) return st;
     rg_request_t *op = rg_op_alloc(h);
     if (!op) {
         rg_group_set_errmsg(h, "no memory for one more operation, or too many requests have not been waited for");
         return RG_ERR_NOMEM;
     }
-    rg_status_t st = fill(op, c, o);
+    st = fill(op, c, o);
     if (st == RG_ERR_NOMEM) rg_group_set_errmsg(h, "no memory for this operation; free some and call again");
     if (st == RG_OK) *out = op;
     else rg_op_free(op);

@@ -3,6 +3,7 @@
  * same children. It relies on the core to know the sets, so that a fault touches those operations alone that it must.
  */
 #include "api.h"
+#include "core/text.h"
 #include "assume.h"
 #include "config.h"
 #include "engine/lifecycle.h"
@@ -59,7 +60,10 @@ static int split_room(split_t *s, uint32_t n) {
 static rg_status_t exchange(rg_group_t *h, split_t *s, const rg_opts_t *o) {
     rg_group_t *g = rg_root(h);
     rg_roster_t *r = g->phase == RG_PHASE_MEMBER && !h->ended ? rg_roster_for(h, h->gen) : NULL;
-    if (!r) return g->over ? g->over : h->ended ? h->ended : RG_ERR_NOMEM;
+    if (!r) {
+        rg_status_t st = rg_handle_ended(h);
+        return st != RG_OK ? st : RG_ERR_NOMEM;
+    }
     h->told_n = r->n;
     int room = split_room(s, r->n);
     rg_roster_put(r);
@@ -241,6 +245,7 @@ rg_status_t rg_group_split(rg_group_t *h, uint32_t colour, uint32_t key, const r
 /* ---- Its end ----------------------------------------------------------------------------------------------------- */
 
 void rg_child_end(rg_group_t *h, rg_status_t status, const char *text) {
+    if (!h->ended) rg_text_copy(h->why_over, sizeof h->why_over, text);
     if (!h->ended) h->ended = status;
     rg_group_set_errmsg(h, "%s", text);
     if (rg_root(h)->phase == RG_PHASE_MEMBER) rg_ops_fail_of(h, status, text);
@@ -312,7 +317,10 @@ static void grid_count(const uint32_t *colour, uint32_t n, uint32_t needed, rg_g
 static rg_status_t grid_now(rg_group_t *h, rg_grid_t *out) {
     rg_group_t *g = rg_root(h);
     rg_roster_t *r = g->phase == RG_PHASE_MEMBER && !h->ended ? rg_roster_for(h, h->gen) : NULL;
-    if (!r) return g->over ? g->over : h->ended ? h->ended : RG_ERR_NOMEM;
+    if (!r) {
+        rg_status_t st = rg_handle_ended(h);
+        return st != RG_OK ? st : RG_ERR_NOMEM;
+    }
     uint32_t *colour = malloc((r->n + 1) * sizeof *colour), n = 0;
     for (uint32_t i = 0; colour && i < r->n; i++) {
         uint32_t c = colour_of(h, r->ids[i]);

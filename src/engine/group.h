@@ -399,6 +399,7 @@ struct rg_group {
     int leaving;      /* rg_group_leave() was called: nothing is started any more */
     rg_status_t over; /* why, when phase is OVER */
     char errmsg[RG_CORE_TEXT_MAX + 128];
+    char why_over[RG_CORE_TEXT_MAX + 128]; /* of over, or of ended: errmsg may be another call's by then */
 
     const rg_transport_t *tp_ops;
     rg_tp_t *tp;
@@ -572,6 +573,8 @@ void rg_undo_reduce(const void *ctx, void *dst, const void *a, const void *b, si
 
 /* ops.c */
 rg_status_t rg_op_submit(rg_request_t *op);
+/* Locked. RG_OK, or why this handle takes no operation any more, with the text left with it. */
+rg_status_t rg_handle_ended(rg_group_t *h);
 rg_request_t *rg_op_alloc(rg_group_t *h);
 uint64_t *rg_op_nums(rg_request_t *op, size_t n); /* room for so many counts and offsets; NULL without memory */
 void **rg_op_ptrs(rg_request_t *op, size_t n);

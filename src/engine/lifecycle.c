@@ -413,7 +413,7 @@ static rg_status_t boundary_wait(rg_group_t *g, uint64_t start) {
 }
 
 rg_status_t rg_group_pass_boundary(rg_group_t *g, rg_change_t *c) {
-    if (g->phase != RG_PHASE_MEMBER) return g->over ? g->over : RG_ERR_CLOSED;
+    if (g->phase != RG_PHASE_MEMBER) return rg_handle_ended(g);
     if (g->in_boundary) {
         rg_group_set_errmsg(g, "two threads called rg_group_boundary at once; each boundary is passed by one call");
         return RG_ERR_INVALID;

@@ -2,6 +2,7 @@
  * operations are queued and carried out after the core's step has been taken out whole, because carrying them out feeds
  * the core again. It relies on the group's lock. */
 #include "engine/group.h"
+#include "core/text.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -30,6 +31,7 @@ void rg_group_over(rg_group_t *g, rg_status_t status, const char *text) {
     memset(g->links, 0, g->n_links * sizeof *g->links);
     g->n_links = 0;
     rg_ops_finish_all(g, status, text);
+    rg_text_copy(g->why_over, sizeof g->why_over, text);
     rg_group_set_errmsg(g, "%s", text);
     rg_control_close(&g->control);
     rg_office_close(g);

@@ -243,11 +243,23 @@ static int contributors_reserve(rg_request_t *op) {
 }
 
 /* Numbers the operation and announces it. After RG_OK its outcome comes by and by (perhaps before this returns). */
+rg_status_t rg_handle_ended(rg_group_t *h) {
+    rg_group_t *g = h->root ? h->root : h;
+    int over = g->phase != RG_PHASE_MEMBER;
+    if (!over && !g->leaving && !h->ended) return RG_OK;
+    rg_status_t st = !over ? g->leaving ? RG_ERR_CLOSED : h->ended : g->over ? g->over : RG_ERR_CLOSED;
+    int left = st == RG_ERR_CLOSED && (over || g->leaving);
+    rg_group_set_errmsg(h, "%s",
+                        left   ? "rg_group_leave was called: this member is no part of the group any more"
+                        : over ? g->why_over
+                               : h->why_over);
+    return st;
+}
+
 rg_status_t rg_op_submit(rg_request_t *op) {
     rg_group_t *g = op->g, *h = op->h;
     uint32_t *seq;
-    if (g->phase != RG_PHASE_MEMBER || g->leaving) return g->over ? g->over : RG_ERR_CLOSED;
-    if (h->ended) return h->ended;
+    if (rg_handle_ended(h) != RG_OK) return rg_handle_ended(h);
     rg_status_t st = contributors_reserve(op) ? op_number(op, &seq) : RG_ERR_NOMEM;
     if (st == RG_ERR_NOMEM) rg_group_set_errmsg(h, "no memory for this operation; free some and call again");
     if (st != RG_OK) return st;

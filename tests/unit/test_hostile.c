@@ -187,6 +187,41 @@ Test(hostile, batch__handle_destroyed_by_another_thread__forgotten) {
     rig_run(2, "inproc", NULL, left_by_another, NULL);
 }
 
+/* What a call is told when the group is over is why it is, whatever was said between. */
+static int says_why(rig_member_t *m, rg_group_t *h, rg_status_t want, const char *word) {
+    int32_t x = 1;
+    rg_result_t res = RG_RESULT_INIT;
+    rg_opts_t o = RG_OPTS_INIT;
+    rg_group_t *none;
+    char text[256];
+    o.result = &res;
+    RIG_NEED(m, rg_all_reduce(h, &x, &x, 1, (rg_dtype_t)99, RG_SUM, NULL, NULL) == RG_ERR_INVALID, "type 99");
+    rg_status_t st = rg_all_reduce(h, &x, &x, 1, RG_I32, RG_SUM, &o, NULL);
+    RIG_NEED(m, st == want && res.status == want && strstr(res.text, word), "%s: %s", rg_status_name(st), res.text);
+    RIG_NEED(m, rg_all_reduce(h, &x, &x, 1, (rg_dtype_t)99, RG_SUM, NULL, NULL) == RG_ERR_INVALID, "type 99");
+    st = rg_group_split(h, 0, 0, NULL, &none);
+    rg_group_errmsg(h, text, sizeof text);
+    RIG_NEED(m, st == want && strstr(text, word), "split: %s: %s", rg_status_name(st), text);
+    return 0;
+}
+
+static int over(rig_member_t *m, void *arg) {
+    rg_group_t *a = NULL, *b = NULL;
+    (void)arg;
+    RIG_OK(m, rg_group_split(m->g, 0, 0, NULL, &a));
+    RIG_OK(m, rg_group_split(m->g, 0, 0, NULL, &b));
+    RIG_OK(m, rg_group_abort(a));
+    int bad = says_why(m, a, RG_ERR_ABORTED, "abort of a sub-group");
+    if (!bad && rig_gate(m, 0, 2)) bad = 1;
+    if (!bad && rg_group_leave(m->g) != RG_OK) bad = rig_complain(m, __FILE__, __LINE__, "leave");
+    bad = bad || says_why(m, m->g, RG_ERR_CLOSED, "rg_group_leave") || says_why(m, b, RG_ERR_CLOSED, "rg_group_leave");
+    rg_group_destroy(a);
+    rg_group_destroy(b);
+    return bad;
+}
+
+Test(hostile, group_over__calls_say_why__not_what_was_said_last) { rig_run(2, "inproc", NULL, over, NULL); }
+
 /* A call that is refused for its options says so in its result too. */
 static int refused_by_options(rig_member_t *m, void *arg) {
     float a = 1, b = 2;
