@@ -729,6 +729,9 @@ void rg_ops_check_deadlines(rg_group_t *g, uint64_t now) {
         if (rank != UINT32_MAX)
             snprintf(text, sizeof text, "deadline passed while waiting for rank %u (member %llu)", rank,
                      (unsigned long long)id);
+        else if (op->self)
+            snprintf(text, sizeof text, "deadline passed while waiting for this member's own %s",
+                     op->self == 1 ? "rg_recv" : "rg_send");
         else snprintf(text, sizeof text, "deadline passed");
         rg_op_fail(op, RG_ERR_TIMEOUT, id, text);
     }

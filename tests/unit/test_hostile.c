@@ -131,6 +131,23 @@ static int to_oneself(rig_member_t *m, void *arg) {
 
 Test(hostile, message_to_oneself__first_operation__result_has_the_id) { rig_run(1, "inproc", NULL, to_oneself, NULL); }
 
+/* Without the other half the text says what was waited for: no other member. */
+static int half_to_oneself(rig_member_t *m, void *arg) {
+    int32_t a = 7;
+    rg_result_t res = RG_RESULT_INIT;
+    rg_opts_t o = RG_OPTS_INIT;
+    (void)arg;
+    o.timeout_ms = 1;
+    o.result = &res;
+    rg_status_t st = rg_send(m->g, &a, 1, RG_I32, m->index, &o, NULL);
+    RIG_NEED(m, st == RG_ERR_TIMEOUT && strstr(res.text, "own rg_recv"), "%s: %s", rg_status_name(st), res.text);
+    st = rg_recv(m->g, &a, 1, RG_I32, m->index, &o, NULL);
+    RIG_NEED(m, st == RG_ERR_TIMEOUT && strstr(res.text, "own rg_send"), "%s: %s", rg_status_name(st), res.text);
+    return 0;
+}
+
+Test(hostile, message_to_oneself__no_other_half__timeout_says_so) { rig_run(2, "inproc", NULL, half_to_oneself, NULL); }
+
 /* A batch that was begun and never ended goes with its handle; the same thread can begin another. */
 static int left_behind(rig_member_t *m, void *arg) {
     int32_t a = 7, b = 0;
