@@ -26,8 +26,9 @@ rg_status_t rg_window_register(rg_group_t *group, uint32_t id, float *memory, ui
                                rg_error_t *err);
 void rg_window_destroy(rg_window_t *w);
 
-/* While it is locked nobody gets at this member's memory, and those who ask wait: for the program's own reads and
- * writes. Keep it short. */
+/* While it is locked nobody gets at this member's memory, and those who ask wait, until their time is over: for the
+ * program's own reads and writes. That includes this member's own gets and accumulations, of whatever thread: between
+ * lock and unlock use the memory itself. Keep it short. */
 void rg_window_lock(rg_window_t *w);
 void rg_window_unlock(rg_window_t *w);
 

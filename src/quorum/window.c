@@ -144,12 +144,41 @@ static rg_status_t check(rg_window_t *w, uint64_t peer, const void *p, uint64_t 
     return RG_OK;
 }
 
+typedef struct hold {
+    rg_window_t *w;
+    int has;
+} hold_t;
+
+static int is_held(void *arg) {
+    hold_t *h = arg;
+    if (!h->has) h->has = pthread_mutex_trylock(&h->w->memory_lock) == 0;
+    return h->has;
+}
+
+/* Locks this member's own memory for one of its calls. The program may hold the lock for long, and the calling thread
+ * itself may: either way the call ends in time, or with the group. */
+static rg_status_t lock_own(rg_window_t *w, uint32_t timeout_ms) {
+    hold_t h = { w, 0 };
+    uint64_t until = deadline(w, timeout_ms), now = 0;
+    rg_status_t st = RG_OK;
+    while (!is_held(&h) && st == RG_OK && now < until) {
+        now = rg_os_now_ns(); /* nobody tells of the lock, so it is tried now and then */
+        st =
+            rg_service_wait(&w->port, is_held, &h, until - now < RG_WINDOW_AGAIN_NS ? until : now + RG_WINDOW_AGAIN_NS);
+    }
+    if (h.has) return RG_OK;
+    return refuse(w, st != RG_OK ? st : RG_ERR_TIMEOUT,
+                  st != RG_OK ? text_of(st) : "this member's program has it locked (rg_window_lock) all the time",
+                  w->self);
+}
+
 rg_status_t rg_window_get(rg_window_t *w, uint64_t peer, uint64_t first, uint64_t count, float *to, uint32_t timeout_ms,
                           uint64_t *version) {
     rg_status_t st = check(w, peer, to, first, count);
     if (st != RG_OK) return st;
     if (peer == w->self) {
-        rg_window_lock(w);
+        st = lock_own(w, timeout_ms);
+        if (st != RG_OK) return st;
         if (count) memcpy(to, w->memory + first, count * sizeof *to);
         if (version) *version = atomic_load(&w->count);
         rg_window_unlock(w);
@@ -166,7 +195,8 @@ rg_status_t rg_window_accumulate(rg_window_t *w, uint64_t peer, uint64_t first, 
     rg_status_t st = check(w, peer, from, first, count);
     if (st != RG_OK) return st;
     if (peer == w->self) {
-        rg_window_lock(w);
+        st = lock_own(w, timeout_ms);
+        if (st != RG_OK) return st;
         rg_window_add(w->memory + first, from, count, scale);
         atomic_fetch_add(&w->count, 1);
         rg_window_unlock(w);

@@ -6,6 +6,9 @@
 #include "regroup_window.h"
 
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -136,6 +139,53 @@ static int locked(rig_member_t *m, void *arg) {
     rg_window_destroy(w);
     return 0;
 }
+
+typedef struct holder {
+    rg_window_t *w;
+    atomic_int locked, asked;
+} holder_t;
+
+static void *hold_until_asked(void *arg) {
+    holder_t *h = arg;
+    rg_window_lock(h->w);
+    atomic_store(&h->locked, 1);
+    while (!atomic_load(&h->asked)) sched_yield();
+    rg_window_unlock(h->w);
+    return NULL;
+}
+
+/* The program's lock is on for its own calls too, which end in time all the same, of the thread that has it as well. */
+static int own_locked(rig_member_t *m, void *arg) {
+    (void)arg;
+    float mine[4] = { 1, 2, 3, 4 }, x[4] = { 0 };
+    rg_window_t *w;
+    RIG_OK(m, rg_window_register(m->g, 1, mine, 4, &w, NULL));
+    uint64_t self = id_of(m, 0);
+    rg_window_lock(w);
+    RIG_NEED(m, rg_window_get(w, self, 0, 4, x, 30, NULL) == RG_ERR_TIMEOUT && strstr(rig_errmsg(m), "locked"), "%s",
+             rig_errmsg(m));
+    RIG_NEED(m, rg_window_accumulate(w, self, 0, 4, x, 1, 30) == RG_ERR_TIMEOUT, "%s", rig_errmsg(m));
+    RIG_NEED(m, x[0] == 0 && rg_window_count(w) == 0, "a call that was too late did something");
+    rg_window_unlock(w);
+    holder_t h = { .w = w };
+    pthread_t t;
+    RIG_NEED(m, pthread_create(&t, NULL, hold_until_asked, &h) == 0, "no thread");
+    while (!atomic_load(&h.locked)) sched_yield();
+    atomic_store(&h.asked, 1);
+    rg_status_t st = rg_window_accumulate(w, self, 0, 4, mine, 1, 0);
+    pthread_join(t, NULL);
+    RIG_OK(m, st);
+    RIG_OK(m, rg_window_get(w, self, 0, 4, x, 0, NULL));
+    RIG_NEED(m, x[3] == 8 && rg_window_count(w) == 1, "%g", (double)x[3]);
+    rg_window_lock(w); /* the end of the group ends them at once */
+    rg_group_abort(m->g);
+    RIG_NEED(m, rg_window_get(w, self, 0, 4, x, 60000, NULL) == RG_ERR_ABORTED, "%s", rig_errmsg(m));
+    rg_window_unlock(w);
+    rg_window_destroy(w);
+    return 0;
+}
+
+Test(window, own_calls_while_it_is_locked__end_in_time) { rig_run(1, "tcp", NULL, own_locked, NULL); }
 
 /* Another thread of the parent's has the lock at the fork: there is nobody in the child who would give it back. */
 static int forked(rig_member_t *m, void *arg) {
