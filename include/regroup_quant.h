@@ -166,8 +166,9 @@ void rg_quantiser_destroy(rg_quantiser_t *z);
 rg_status_t rg_quant_all_reduce(rg_quantiser_t *z, const float *in, float *out, uint64_t count, rg_op_t op,
                                 const rg_opts_t *opts);
 
-/* in has a segment of count elements for every rank; out gets this rank's, reduced, and not rounded again. A fault ends
- * with PEER_LOST everywhere. */
+/* in has a segment of count elements for every rank; out gets this rank's, reduced, and not rounded again. So a sum
+ * that leaves the range of f32 is no error here, as nobody else hears of it: out is infinite there, and so is the
+ * average of it. A fault ends with PEER_LOST everywhere. */
 rg_status_t rg_quant_reduce_scatter(rg_quantiser_t *z, const float *in, float *out, uint64_t count, rg_op_t op,
                                     const rg_opts_t *opts);
 
