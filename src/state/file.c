@@ -183,6 +183,11 @@ rg_status_t rg_state_save(rg_state_t *s, const char *path, rg_error_t *err) {
             err, RG_ERR_INVALID, 0,
             "rg_state_save: the content is mixed, as a call failed that wrote in place; bring it up to date, "
             "or vouch for it with rg_state_set_revision");
+    struct stat there;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) /* a rename would take the place of a device, too */
+        return rg_fail(err, RG_ERR_INVALID, 0,
+                       "rg_state_save: %s is %s, which a state is not put in the place of; name a file", path,
+                       S_ISDIR(there.st_mode) ? "a folder" : "a device, a pipe or a socket");
     size_t cap = strlen(path) + 48;
     char *name = malloc(cap);
     if (!name) return rg_fail(err, RG_ERR_NOMEM, 0, "rg_state_save: no memory");

@@ -206,6 +206,22 @@ Test(state_file, save__no_room_for_it__the_old_file_stays, .timeout = 60) {
     box_close(&x);
 }
 
+/* What is there and no file is not taken the place of, whoever may do that. */
+Test(state_file, save__place_of_a_pipe_or_a_folder__refused_and_still_there, .timeout = 60) {
+    box_t x;
+    struct stat is;
+    box_open(&x, 1);
+    cr_assert_eq(mkfifo(x.path, 0600), 0);
+    cr_assert_eq(rg_state_save(x.s, x.path, &x.err), RG_ERR_INVALID);
+    cr_assert(strstr(x.err.text, "a pipe") && strstr(x.err.text, x.path), "%s", x.err.text);
+    cr_assert(stat(x.path, &is) == 0 && S_ISFIFO(is.st_mode) && files_in(x.folder) == 1);
+    unlink(x.path);
+    cr_assert_eq(rg_state_save(x.s, x.folder, &x.err), RG_ERR_INVALID);
+    cr_assert(strstr(x.err.text, "a folder") != NULL, "%s", x.err.text);
+    cr_assert_eq(files_in(x.folder), 0);
+    box_close(&x);
+}
+
 Test(state_file, add_and_touch__bad_arguments__refused_with_a_text, .timeout = 60) {
     rg_state_t *s;
     rg_error_t err = { RG_OK, 0, "" };
