@@ -120,7 +120,8 @@ rg_status_t rg_diloco_add(rg_diloco_t *d, const char *name, float *data, uint64_
 /* Every member calls it as its first operation after it has joined; newcomers too, for which the others wait in
  * rg_diloco_step(). All get the newest anchor of all members. Called again by all, it repairs anchors that differ
  * (after RG_ERR_MISMATCH). A member whose anchor was another one begins anew from the right one. Errors: INVALID,
- * NOMEM, those of rg_state_sync(). */
+ * NOMEM, MISMATCH on all members, which name the fields, when configurations differ in more than feedback, timeout_ms
+ * and serve, those of rg_state_sync(). */
 rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err);
 
 /* Joins as rg_group_join(), but fetches the anchor first, from members that go on meanwhile; then starts. */

@@ -22,12 +22,56 @@ static void begin_anew(rg_diloco_t *d) {
     rg_dl_forget(d);
 }
 
+/* Of the configuration, what rounds need alike. */
+static const char *const field[] = { "variant", "every",    "fragments", "overlap", "momentum_every", "weight",
+                                     "merge",   "wire",     "topk",      "quorum",  "grace_ms",       "tag",
+                                     "lr",      "momentum", "blend",     "clip" };
+enum { FIELDS = sizeof field / sizeof *field, FLOATS = 4 };
+
+static void fields_of(const rg_diloco_config_t *c, uint32_t *v) {
+    const uint32_t words[FIELDS - FLOATS] = { c->variant,        c->every,  c->fragments, c->overlap,
+                                              c->momentum_every, c->weight, c->merge,     c->wire,
+                                              c->topk,           c->quorum, c->grace_ms,  c->tag };
+    const float numbers[FLOATS] = { c->lr, c->momentum, c->blend, c->clip };
+    memcpy(v, words, sizeof words);
+    memcpy(v + FIELDS - FLOATS, numbers, sizeof numbers);
+}
+
+/* Where configurations differ, members wait for rounds that others do not make, and one that has come with another one
+ * would keep all from making any: so it is told before it is one of them. Of each field the largest value and the
+ * largest complement are known to all alike: these fit each other when all members have one value. */
+static rg_status_t same_config(rg_diloco_t *d, char *text, size_t cap) {
+    uint32_t mine[2 * FIELDS], most[2 * FIELDS];
+    char list[200] = "";
+    rg_result_t r = RG_RESULT_INIT;
+    rg_opts_t o = RG_OPTS_INIT;
+    o.timeout_ms = d->c.timeout_ms;
+    o.on_fault = RG_RETRY;
+    o.result = &r;
+    fields_of(&d->c, mine);
+    for (int i = 0; i < FIELDS; i++) mine[FIELDS + i] = ~mine[i];
+    rg_status_t st = rg_all_reduce(d->g, mine, most, 2 * FIELDS, RG_U32, RG_MAX, &o, NULL);
+    if (st != RG_OK) {
+        snprintf(text, cap, "%s", r.text[0] ? r.text : rg_strerror(st));
+        return st;
+    }
+    for (int i = 0; i < FIELDS; i++) {
+        size_t len = strlen(list);
+        if (most[i] != ~most[FIELDS + i]) snprintf(list + len, sizeof list - len, "%s%s", len ? ", " : "", field[i]);
+    }
+    if (!list[0]) return RG_OK;
+    snprintf(text, cap, "members disagree on %s: rg_diloco_config_t is equal on all of them", list);
+    return RG_ERR_MISMATCH;
+}
+
 rg_status_t rg_dl_sync(rg_diloco_t *d, char *text, size_t cap) {
     rg_state_opts_t o = RG_STATE_OPTS_INIT;
     rg_state_result_t r = RG_STATE_RESULT_INIT;
     o.rule = RG_STATE_NEWEST;
     o.timeout_ms = d->c.timeout_ms;
-    rg_status_t st = rg_state_sync(d->g, d->state, &o, &r);
+    rg_status_t st = same_config(d, text, cap);
+    if (st != RG_OK) return st;
+    st = rg_state_sync(d->g, d->state, &o, &r);
     if (st != RG_OK) {
         snprintf(text, cap, "%s", r.text);
         return st;

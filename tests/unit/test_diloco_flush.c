@@ -209,8 +209,13 @@ static int differs(rig_member_t *m, void *arg) {
     c.every = 8;
     c.wire = (rg_wire_t)0;
     c.quorum = 3;
-    c.grace_ms = m->index == 1 ? 2 : 1;
+    c.grace_ms = 1;
     if (begin(m, &o, &c)) return 1;
+    if (m->index == 1) { /* what the start would have refused */
+        rg_error_t err = { RG_OK, 0, "" };
+        o.d->c.grace_ms = 2;
+        RIG_NEED(m, rg_dl_quorum_begin(o.d, &err) == RG_OK, "%s", err.text);
+    }
     for (uint64_t s = 1; s <= 16; s++) {
         rg_diloco_result_t r = RG_DILOCO_RESULT_INIT;
         rg_status_t st = rg_diloco_step(o.d, 100, &r), want = s % 8 ? RG_OK : RG_ERR_MISMATCH;
@@ -224,6 +229,35 @@ static int differs(rig_member_t *m, void *arg) {
 
 Test(diloco_flush, by_quorum_another_configuration__mismatch_everywhere, .timeout = 60) {
     rig_run(3, "inproc", NULL, differs, NULL);
+}
+
+/* It is found at the start: all are told the fields. With equal ones they start then. */
+static int starts_apart(rig_member_t *m, void *arg) {
+    static const char *const want[] = { "disagree on every, quorum:", "disagree on lr:",
+                                        "disagree on momentum_every, clip:" };
+    model_t o;
+    (void)arg;
+    for (int k = 0; k < 3; k++) {
+        rg_error_t err = { RG_OK, 0, "" };
+        rg_diloco_config_t c = config(RG_DILOCO_PLAIN, 0, 0);
+        memset(&o, 0, sizeof o);
+        if (m->index == 1 && k == 0) c.quorum = 2, c.every *= 2;
+        if (m->index == 1 && k == 1) c.lr *= 2;
+        RIG_OK(m, rg_diloco_create(&c, &o.d, &err));
+        RIG_OK(m, rg_diloco_add(o.d, "w", o.p, COUNT, 0, &err));
+        if (m->index == 1 && k == 2) o.d->c.momentum_every = 2, o.d->c.clip = 1;
+        rg_status_t st = rg_diloco_start(o.d, m->g, &err);
+        RIG_NEED(m, st == RG_ERR_MISMATCH && strstr(err.text, want[k]), "%s: %s", rg_status_name(st), err.text);
+        rg_diloco_destroy(o.d);
+    }
+    rg_diloco_config_t c = config(RG_DILOCO_PLAIN, 0, 0);
+    if (begin(m, &o, &c)) return 1;
+    rg_diloco_destroy(o.d);
+    return 0;
+}
+
+Test(diloco_flush, start_with_another_configuration__mismatch_everywhere_and_named, .timeout = 60) {
+    rig_run(3, "inproc", NULL, starts_apart, NULL);
 }
 
 /* ---- One step fewer -----------------------------------------------------------------------------------------------
