@@ -268,7 +268,7 @@ void rg_coordinator_stop(rg_coordinator_t *coordinator);
 /* The roll of a coordinator's groups as JSON text, which the caller frees with rg_free(). Blocks up to timeout_ms.
  * Whether and how the connection is encrypted is taken from RG_TLS and the variables beside it. */
 rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err);
-void rg_free(void *p);
+void rg_free(void *p); /* also takes memory of rg_alloc(); NULL: nothing happens */
 
 /* ---- Group -------------------------------------------------------------------------------------------------- */
 

@@ -37,6 +37,11 @@ rg_status_t rg_alloc(size_t bytes, void **out, rg_error_t *err) {
 
 void rg_free_memory(void *p) { rg_shared_free(p); }
 
+/* The names suggest that this is the other end of rg_alloc(), so it is. */
+void rg_free(void *p) {
+    if (!rg_shared_free(p)) free(p);
+}
+
 /* The first range that ends above p. */
 static size_t find(uintptr_t p) {
     size_t lo = 0, hi = n_ranges;

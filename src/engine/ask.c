@@ -147,4 +147,3 @@ rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char
     return status;
 }
 
-void rg_free(void *p) { free(p); }

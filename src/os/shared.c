@@ -146,8 +146,8 @@ rg_status_t rg_shared_alloc(size_t bytes, int huge, void **out, rg_error_t *err)
     return RG_OK;
 }
 
-void rg_shared_free(void *p) {
-    if (!p) return;
+int rg_shared_free(void *p) {
+    if (!p) return 0;
     rg_region_t r = { .fd = -1 };
     pthread_mutex_lock(&lock);
     size_t n = atomic_load_explicit(&count, memory_order_relaxed), i = above(p);
@@ -159,6 +159,7 @@ void rg_shared_free(void *p) {
     }
     pthread_mutex_unlock(&lock);
     unmake(&r); /* after the table has forgotten it: nobody finds memory that is not there */
+    return r.base != NULL;
 }
 
 int rg_shared_find(const void *p, size_t len, rg_region_t *out) {

@@ -19,7 +19,7 @@ int rg_shared_size(int fd, size_t len);
 
 /* Zeroed. NOMEM or SYSTEM with err filled (may be NULL). huge: ask for large pages. */
 rg_status_t rg_shared_alloc(size_t bytes, int huge, void **out, rg_error_t *err);
-void rg_shared_free(void *p);
+int rg_shared_free(void *p); /* 1 when it was a region's beginning, else nothing happens */
 
 /* The region that holds all of [p, p + len). 1 and *out filled when there is one. Cheap: it is asked for every large
  * send. The region must not be freed meanwhile. */
