@@ -277,7 +277,7 @@ static rg_status_t pair_open(const kind_t *kind, const rg_transport_t *near, con
     tp->kind = kind;
     tp->side[NEAR].t = near;
     tp->side[FAR].t = far;
-    tp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    tp->epoll = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
     rg_status_t st = tp->epoll >= 0
                          ? RG_OK
                          : rg_fail(err, RG_ERR_SYSTEM, errno, "cannot make an epoll descriptor: %s", strerror(errno));

@@ -138,7 +138,7 @@ static rg_status_t inproc_open(const rg_tp_config_t *config, rg_tp_t **out, uint
         free(tp);
         return rg_fail(err, RG_ERR_NOMEM, 0, "inproc: no memory for an endpoint");
     }
-    tp->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    tp->wake = rg_os_high(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (tp->wake < 0) {
         int e = errno;
         rg_mbox_free(&tp->box);

@@ -135,7 +135,7 @@ rg_status_t rgr_open_device(rg_tp_t *tp, const rg_tp_config_t *c, uint8_t *addr,
     if (st != RG_OK) return st;
     tp->device = tp->listener->verbs;
     if ((st = make_queues(tp, c, err)) != RG_OK) return st;
-    tp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    tp->epoll = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
     if (tp->epoll < 0 || watch(tp, tp->events->fd) || watch(tp, tp->ready->fd))
         return fail_errno(err, errno, "cannot watch the device");
     struct sockaddr_storage a;

@@ -125,7 +125,7 @@ static rg_status_t open_parts(rg_tp_t *tp, uint8_t *addr, uint32_t *addr_len, rg
     tp->hot = tp->scratch + SCRATCH;
     if (rg_os_random(tp->memory, 16) != RG_OK || rg_os_random(tp->name, sizeof tp->name) != RG_OK)
         return rg_fail(err, RG_ERR_SYSTEM, errno, "shm: no random numbers");
-    tp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    tp->epoll = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
     if (tp->epoll < 0) return rg_fail(err, RG_ERR_SYSTEM, errno, "shm: no epoll descriptor");
     return rgm_listen(tp, addr, addr_len, err);
 }

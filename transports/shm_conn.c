@@ -58,7 +58,7 @@ static socklen_t address(const uint8_t name[NAME_BYTES], struct sockaddr_un *a) 
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)(p - a->sun_path));
 }
 
-static int new_socket(void) { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
+static int new_socket(void) { return rg_os_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
 
 static int watch(const rg_tp_t *tp, int fd, void *what) {
     struct epoll_event e = { .events = EPOLLIN, .data.ptr = what };
@@ -196,8 +196,10 @@ static heard_t hear(int sock, packet_t *p, int *fd) {
     if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? HEARD_NOTHING : HEARD_END;
     if (fd)
         for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
-            if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof(int)))
+            if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof(int))) {
                 memcpy(fd, CMSG_DATA(h), sizeof(int));
+                *fd = rg_os_high(*fd);
+            }
     if (n == (ssize_t)sizeof *p && !(m.msg_flags & MSG_TRUNC) && memcmp(p->magic, "RGsh", 4) == 0 && p->version == 1)
         return HEARD_PACKET;
     if (fd && *fd >= 0) close(*fd);
@@ -544,7 +546,7 @@ static void offer_heard(rg_tp_t *tp, link_t *l) {
 
 void rgm_accept(rg_tp_t *tp) {
     for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
-        int fd = accept4(tp->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = rg_os_high(accept4(tp->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
         if (fd < 0) {
             if (errno == EAGAIN || errno == EWOULDBLOCK) return;

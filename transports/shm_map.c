@@ -28,7 +28,7 @@
 
 rg_status_t rgm_segment_make(link_t *l, uint32_t ring, int *fd, rg_error_t *err) {
     size_t len = SEGMENT_HEAD + (size_t)ring;
-    *fd = memfd_create("regroup", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    *fd = rg_os_high(memfd_create("regroup", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (*fd < 0) return rg_fail(err, RG_ERR_SYSTEM, errno, "no shared memory object");
     int rc = rg_shared_size(*fd, len);
     while (rc == 0 && (rc = fallocate(*fd, 0, 0, (off_t)len)) != 0 && errno == EINTR) rc = 0;

@@ -4,6 +4,7 @@
 #include "simnet.h"
 #include "mbox.h"
 #include "observe/log.h"
+#include "os/os.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -311,7 +312,7 @@ static rg_status_t simnet_open(const rg_tp_config_t *config, rg_tp_t **out, uint
         free(tp);
         return rg_fail(err, RG_ERR_NOMEM, 0, "simnet: no memory for an endpoint");
     }
-    tp->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    tp->wake = rg_os_high(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (tp->wake < 0) {
         int e = errno;
         rg_mbox_free(&tp->box);

@@ -154,8 +154,8 @@ static rg_status_t open_parts(rg_tp_t *tp, uint8_t *addr, uint32_t *addr_len, rg
     struct sockaddr_storage own[ADDRS_MAX];
     int n = rg_os_local_addresses(tp->conf.interface, tp->cfg.remote_hint, own, ADDRS_MAX, err);
     if (n < 0) return (rg_status_t)n;
-    tp->epoll = epoll_create1(EPOLL_CLOEXEC);
-    tp->spare_fd = epoll_create1(EPOLL_CLOEXEC); /* any descriptor will do */
+    tp->epoll = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
+    tp->spare_fd = rg_os_high(epoll_create1(EPOLL_CLOEXEC)); /* any descriptor will do */
     if (tp->epoll < 0 || tp->spare_fd < 0)
         return rg_fail(err, RG_ERR_SYSTEM, errno, "cannot make an epoll descriptor: %s", strerror(errno));
     tp->staging = aligned_alloc(4096, STAGING + 4096);

@@ -709,9 +709,9 @@ static void no_descriptors(rg_tp_t *tp, listener_t *ls) {
             "tcp: a connection was refused: no file descriptors are left; raise the limit (ulimit -n)");
     if (tp->spare_fd >= 0) {
         close(tp->spare_fd);
-        int fd = accept4(ls->fd, NULL, NULL, SOCK_CLOEXEC);
+        int fd = rg_os_high(accept4(ls->fd, NULL, NULL, SOCK_CLOEXEC));
         if (fd >= 0) close(fd);
-        tp->spare_fd = epoll_create1(EPOLL_CLOEXEC);
+        tp->spare_fd = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
         if (fd >= 0) return;
     }
     struct epoll_event ev = { .events = 0, .data.ptr = ls };
@@ -724,7 +724,7 @@ static void no_descriptors(rg_tp_t *tp, listener_t *ls) {
 void rgt_accept(rg_tp_t *tp, listener_t *ls) {
     /* A bounded number at a time, so that a flood cannot hold up the links. */
     for (int i = 0; i < 16; i++) {
-        int fd = accept4(ls->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = rg_os_high(accept4(ls->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd < 0) {
             if (rg_os_shortage(errno)) no_descriptors(tp, ls);
             if (errno == EINTR || errno == ECONNABORTED) continue;

@@ -645,7 +645,7 @@ static void co_on_listener(uv_poll_t *h, int status, int events) {
     (void)status;
     (void)events;
     for (int i = 0; i < CO_ACCEPT_BATCH; i++) {
-        int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = rg_os_high(accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd >= 0) {
             co_accepted(co, fd);
             co_settle(co);
@@ -839,7 +839,8 @@ static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t 
 /* The thread takes no signals: they belong to the program. */
 static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err) {
     sigset_t all, old;
-    int rc = uv_loop_init(&co->loop);
+    int held = rg_os_hold_stdio(), rc = uv_loop_init(&co->loop); /* libuv ends the process over a descriptor below 3 */
+    rg_os_free_stdio(held);
     if (rc) return rg_fail(err, RG_ERR_SYSTEM, -rc, "coordinator: event loop: %s", uv_strerror(rc));
     uv_async_init(&co->loop, &co->wake, co_on_wake);
     uv_async_init(&co->loop, &co->door, co_on_door);

@@ -30,8 +30,8 @@ static void transport_log(void *user, rg_log_level_t level, const char *line) {
 }
 
 static rg_status_t open_descriptors(rg_group_t *g, rg_error_t *err) {
-    g->epfd = epoll_create1(EPOLL_CLOEXEC);
-    g->wakefd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    g->epfd = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
+    g->wakefd = rg_os_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event e = { .events = EPOLLIN, .data.u32 = 2 };
     if (g->epfd < 0 || g->wakefd < 0 || epoll_ctl(g->epfd, EPOLL_CTL_ADD, g->wakefd, &e) != 0)
         return rg_fail(err, RG_ERR_SYSTEM, 0, "cannot create an epoll and an event descriptor; see `ulimit -n`");

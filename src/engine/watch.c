@@ -130,7 +130,7 @@ rg_status_t rg_watch_start(const rg_watch_config_t *config, rg_watch_t **out, rg
     watch_question(w, config);
     w->tell = config->tell;
     w->arg = config->arg;
-    w->stop_fd = eventfd(0, EFD_CLOEXEC);
+    w->stop_fd = rg_os_high(eventfd(0, EFD_CLOEXEC));
     if (w->stop_fd < 0) rg_fail(err, RG_ERR_SYSTEM, errno, "cannot watch a coordinator: %s", strerror(errno));
     rg_status_t st = w->stop_fd < 0 ? RG_ERR_SYSTEM : rg_tls_copy(config->tls, &w->tls, err);
     if (st) {

@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -120,10 +121,36 @@ const char *rg_os_addr_text(const struct sockaddr *sa, char *buf, size_t cap) {
     return buf;
 }
 
+/* ---- Numbers of descriptors ---------------------------------------------------------------------------------------
+ */
+
+int rg_os_high(int fd) {
+    if (fd < 0 || fd > STDERR_FILENO) return fd;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), e = errno;
+    close(fd);
+    errno = e;
+    return high;
+}
+
+int rg_os_hold_stdio(void) {
+    int held = 0, fd;
+    while ((fd = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO) held |= 1 << fd;
+    if (fd >= 0) close(fd);
+    return held;
+}
+
+void rg_os_free_stdio(int held) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (held >> fd & 1) close(fd);
+}
+
+/* ---- Connections ---------------------------------------------------------------------------------------------------
+ */
+
 int rg_os_listen(const struct sockaddr *sa, socklen_t len, struct sockaddr_storage *bound, rg_error_t *err) {
     char text[80];
     rg_os_addr_text(sa, text, sizeof text);
-    int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = rg_os_high(socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd < 0)
         return rg_fail(err, RG_ERR_SYSTEM, errno, "cannot make a socket to listen on %s: %s", text, strerror(errno));
     int one = 1;
@@ -150,7 +177,7 @@ int rg_os_shortage(int e) { return e == EMFILE || e == ENFILE || e == ENOBUFS ||
 
 int rg_os_connect(const struct sockaddr *sa, socklen_t len, rg_error_t *err) {
     char text[80];
-    int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = rg_os_high(socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd >= 0 && (connect(fd, sa, len) == 0 || errno == EINPROGRESS || errno == EINTR)) return fd;
     int e = errno;
     if (fd >= 0) close(fd);

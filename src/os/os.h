@@ -54,6 +54,14 @@ int rg_os_shortage(int e);
 /* Starts a non-blocking connect; returns the descriptor or a negative rg_status_t (RESOURCE: a shortage). */
 int rg_os_connect(const struct sockaddr *sa, socklen_t len, rg_error_t *err);
 
+/* A program may close its standard streams and print all the same: no descriptor of the library's has one of their
+ * numbers, or such a line would go to a peer, into a file or into shared memory. Takes any new one, or -1 with errno;
+ * what comes back is above 2, or -1 with errno. Close-on-exec. */
+int rg_os_high(int fd);
+/* The same for what others open: between the two no number below 3 is free, as far as that can be had. */
+int rg_os_hold_stdio(void);
+void rg_os_free_stdio(int held);
+
 /* Raises the soft descriptor limit to at least `need` if the hard one allows. RESOURCE with text otherwise. */
 rg_status_t rg_os_need_fds(uint32_t need, rg_error_t *err);
 

@@ -99,7 +99,7 @@ static void map_large(uint8_t *base, size_t len) {
 }
 
 static rg_status_t make(rg_region_t *r, int huge, rg_error_t *err) {
-    r->fd = memfd_create("regroup", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    r->fd = rg_os_high(memfd_create("regroup", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (r->fd < 0)
         return rg_fail(err, errno == ENOMEM ? RG_ERR_NOMEM : RG_ERR_SYSTEM, errno, "no shared memory object%s",
                        errno == EMFILE ? "; raise the limit of open descriptors" : "");

@@ -143,7 +143,7 @@ static void sync_folder(const char *path) {
 static int open_beside(const char *path, char *name, size_t cap) {
     for (unsigned k = 0; k < 100; k++) {
         snprintf(name, cap, "%s.%ld-%u.new", path, (long)getpid(), k);
-        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int fd = rg_os_high(open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (fd >= 0 || errno != EEXIST) return fd;
     }
     return -1;

@@ -5,12 +5,14 @@
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -225,4 +227,44 @@ Test(coordinator, stranger__many__oldest_make_room_and_status_is_answered) {
     rg_free(json);
     for (int i = 0; i < 400; i++) close(fds[i]);
     rg_coordinator_stop(co);
+}
+
+/* ---- Without standard streams ----------------------------------------------------------------------------------- */
+
+/* 1 when one of the three numbers is a descriptor: whatever the program prints would go there. */
+static int taken(void) { return fcntl(0, F_GETFD) >= 0 || fcntl(1, F_GETFD) >= 0 || fcntl(2, F_GETFD) >= 0; }
+
+/* In a process like a daemon's. What it exits with says how far it came. */
+static void without_streams(const char *transport) {
+    rg_coordinator_config_t cc = RG_COORDINATOR_CONFIG_INIT;
+    rg_config_t cfg = RG_CONFIG_INIT;
+    rg_coordinator_t *co;
+    rg_group_t *g;
+    float one = 1;
+    void *memory;
+    for (int fd = 0; fd < 3; fd++) close(fd);
+    if (rg_coordinator_start(&cc, &co, NULL)) _exit(1);
+    if (taken()) _exit(2);
+    cfg.coordinator = rg_coordinator_address(co);
+    cfg.transport = transport;
+    if (rg_group_join(&cfg, &g, NULL)) _exit(3);
+    if (rg_all_reduce(g, &one, &one, 1, RG_F32, RG_SUM, NULL, NULL)) _exit(4);
+    if (rg_alloc(1 << 20, &memory, NULL)) _exit(5);
+    if (taken()) _exit(6);
+    rg_free_memory(memory);
+    rg_group_leave(g);
+    rg_group_destroy(g);
+    rg_coordinator_stop(co); /* libuv would end the process here if its descriptors were below 3 */
+    _exit(taken() ? 7 : 0);
+}
+
+Test(coordinator, standard_streams_closed__their_numbers_stay_free) {
+    static const char *const transports[] = { "auto", "tcp", "shm" };
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        int status = -1;
+        pid_t child = fork();
+        if (child == 0) without_streams(transports[i]);
+        cr_assert(child > 0 && waitpid(child, &status, 0) == child);
+        cr_assert_eq(status, 0, "%s: ended with status 0x%x", transports[i], status);
+    }
 }
