@@ -23,7 +23,7 @@ static void local_member(const char *group, uint64_t n, uint64_t i, int from, pi
     setenv("RG_MIN_SIZE", number, 1);
     setenv("RG_GROUP", group, 1);
     setenv("RG_COORDINATOR", address, 1);
-    exit(member(arg));
+    exit(tool_ended(group, member(arg)));
 }
 
 static int local_wait(const char *command) {

@@ -2,11 +2,13 @@
  * the library's public interface. It must not grow logic of its own: each subcommand is a file beside this one. */
 #include "tool.h"
 
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char tool_help[] =
     "usage: regroup COMMAND [options]\n"
@@ -92,6 +94,19 @@ int tool_failed(const char *command, const char *fmt, ...) {
     return TOOL_FAILED;
 }
 
+int tool_ended(const char *command, int rc) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return rc;
+    tool_failed(command, "standard output cannot be written (closed? disk full?): what was to be there is lost");
+    return rc ? rc : TOOL_FAILED;
+}
+
+/* A standard stream that is closed leaves its number to the next file or connection, which would get what is printed.
+ * Opened the wrong way round, so that using it fails as it did. */
+static void tool_streams(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) _exit(TOOL_FAILED);
+}
+
 void tool_env_bytes(const char *name, uint64_t *out) {
     uint64_t v;
     if (tool_bytes(getenv(name), &v)) *out = v;
@@ -103,7 +118,7 @@ uint64_t tool_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-int main(int argc, char **argv) {
+static int tool_main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
@@ -118,7 +133,6 @@ int main(int argc, char **argv) {
                      { "keygen", tool_keygen },
                      { "doctor", tool_doctor } };
     const char *name = argc > 1 ? argv[1] : NULL;
-    opterr = 0; /* the commands say it themselves */
     if (!name) {
         fputs(tool_help, stderr);
         return TOOL_USAGE;
@@ -141,4 +155,13 @@ int main(int argc, char **argv) {
         if (!strcmp(name, commands[i].name)) return commands[i].run(argc - 1, argv + 1);
     fprintf(stderr, "regroup: there is no command \"%s\".\nTry `regroup --help`.\n", name);
     return TOOL_USAGE;
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "";
+    opterr = 0; /* the commands say it themselves */
+    tool_streams();
+    int rc = tool_main(argc, argv);
+    /* A coordinator's lines are for whoever cares; its groups go on all the same. */
+    return strcmp(name, "coordinator") != 0 || rc ? tool_ended(name, rc) : rc;
 }

@@ -39,6 +39,8 @@ int tool_wrong_option(const char *command, char **argv);
 /* The value of option --name is not one that it takes: says so, with what the help text has about that option. */
 int tool_bad_value(const char *command, const char *help, const char *name, const char *value);
 int tool_failed(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* What a process that prints results ends with: rc, or TOOL_FAILED and a text when they did not all get out. */
+int tool_ended(const char *command, int rc);
 
 /* 1 and the value, or 0 when text is not wholly a number in min..max. */
 int tool_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);

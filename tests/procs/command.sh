@@ -37,6 +37,20 @@ ok help__on_standard_output both 0 "usage: regroup" --help
 for c in coordinator run bench explain tune stress status keygen doctor; do ok "help_of_${c}__has_examples" both 0 example $c --help; done
 ok version__printed both 0 "regroup [0-9]" version
 for c in coordinator run bench explain tune stress status keygen doctor; do ok "wrong_option_of_${c}__usage" both 2 "regroup $c: --frobnicate is no option" $c --frobnicate; done
+# What cannot be written is not a success, and a closed stream's number is not taken for something else.
+lost() { # STREAMS ARGUMENTS...: the result gets lost, and it says so
+    local streams=$1 rc
+    shift
+    eval "timeout 60 \"\$regroup\" \"\$@\" $streams" > "$tmp/out" 2> "$tmp/err"
+    rc=$?
+    [ $rc -eq 1 ] && says "regroup $1: standard output cannot be written"
+}
+for c in version "help" "explain all_reduce 1M" "bench all_reduce -n 2 -b 1K -e 1K -i 2 --json" "run -n 1 -- echo lost" "doctor --json" "keygen --help"; do
+    ok "full_disk__${c%% *}" lost '> /dev/full' $c
+    ok "stdout_closed__${c%% *}" lost '>&-' $c
+done
+silent() { timeout 60 "$regroup" "$@" <&- >&- 2>&-; [ $? -eq 1 ]; }
+for c in "bench all_reduce -n 2 -b 1K -e 1K -i 2" "run -n 2 -- echo lost"; do ok "all_streams_closed__${c%% *}__fails_in_order" silent $c; done
 # Numbers that nobody means, everywhere where a number is taken; and what is there too often, or not at all.
 for v in 0 -1 99999999999999999999 1e9 0x10 "" x; do
     for c in "run -n" "bench all_reduce -n" "explain all_reduce -n" "tune -n" "stress -n" \
