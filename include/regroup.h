@@ -150,8 +150,8 @@ typedef struct rg_config {
     size_t struct_size;
     const char *coordinator; /* RG_COORDINATOR "host:port" or "[v6]:port", or several with commas between, which are
                                 tried in turn; required from one of the two */
-    const char *group;       /* RG_GROUP group name, at most 63 bytes; "default" */
-    const char *label;       /* RG_LABEL free text shown by `regroup status`; host name */
+    const char *group;       /* RG_GROUP group name, at most 63 bytes of UTF-8; "default" */
+    const char *label;       /* RG_LABEL free text (UTF-8) shown by `regroup status`; host name */
     const char *interface;   /* RG_INTERFACE selector: "eth0", "eth", "^lo,docker", "10.0.0.0/8", "10.1.2.3"; the way to
                                 the coordinator */
     const char *algorithm;   /* RG_ALGORITHM "all_reduce=ring,broadcast=tree"; chosen by cost */

@@ -96,7 +96,7 @@ check:
 
 .PHONY: check-run
 check-run: all tests
-	@MAKE='$(MAKE)' BUILD='$(BUILD)' SAN='$(SAN)' CC='$(CC)' CXX='$(CXX)' bash tests/run
+	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' SAN='$(SAN)' CC='$(CC)' CXX='$(CXX)' bash tests/run
 
 # The simulator at length, on two processors: SEEDS of all kinds of groups together, and the planted faults.
 .PHONY: check-sim-long

@@ -96,6 +96,7 @@ typedef struct string_row {
     size_t at;
     const char *fallback;
     size_t max;
+    int shown; /* a name that others see: UTF-8; a path may be any bytes that are no control characters */
 } string_row_t;
 
 typedef struct choice_row {
@@ -112,23 +113,24 @@ typedef struct choice_row {
 
 /* What both structures have alike; AT is the one's or the other's. */
 #define TLS_ROWS                                                                                                       \
-    { "tls", "RG_TLS", AT(tls), NULL, 15 }, { "tls_psk_file", "RG_TLS_PSK_FILE", AT(tls_psk_file), NULL, 1023 },       \
-        { "tls_ca", "RG_TLS_CA", AT(tls_ca), NULL, 1023 }, { "tls_cert", "RG_TLS_CERT", AT(tls_cert), NULL, 1023 }, {  \
-        "tls_key", "RG_TLS_KEY", AT(tls_key), NULL, 1023                                                               \
+    { "tls", "RG_TLS", AT(tls), NULL, 15, 0 }, { "tls_psk_file", "RG_TLS_PSK_FILE", AT(tls_psk_file), NULL, 1023, 0 }, \
+        { "tls_ca", "RG_TLS_CA", AT(tls_ca), NULL, 1023, 0 },                                                          \
+        { "tls_cert", "RG_TLS_CERT", AT(tls_cert), NULL, 1023, 0 }, {                                                  \
+        "tls_key", "RG_TLS_KEY", AT(tls_key), NULL, 1023, 0                                                            \
     }
 
 static const string_row_t config_strings[] = {
-    { "coordinator", "RG_COORDINATOR", AT(coordinator), NULL, 1023 },
-    { "group", "RG_GROUP", AT(group), "default", RG_GROUP_NAME_MAX },
-    { "label", "RG_LABEL", AT(label), NULL, RG_LABEL_MAX },
-    { "interface", "RG_INTERFACE", AT(interface), NULL, 1023 },
-    { "algorithm", "RG_ALGORITHM", AT(algorithm), NULL, 1023 },
-    { "tcp_congestion", "RG_TCP_CONGESTION", AT(tcp_congestion), "auto", 15 },
-    { "transport", "RG_TRANSPORT", AT(transport), "auto", 63 },
-    { "site", "RG_SITE", AT(site), NULL, 63 },
-    { "host", "RG_HOST", AT(host), NULL, 63 },
-    { "tuning_file", "RG_TUNING_FILE", AT(tuning_file), NULL, 1023 },
-    { "rdma_device", "RG_RDMA_DEVICE", AT(rdma_device), NULL, 63 },
+    { "coordinator", "RG_COORDINATOR", AT(coordinator), NULL, 1023, 0 },
+    { "group", "RG_GROUP", AT(group), "default", RG_GROUP_NAME_MAX, 1 },
+    { "label", "RG_LABEL", AT(label), NULL, RG_LABEL_MAX, 1 },
+    { "interface", "RG_INTERFACE", AT(interface), NULL, 1023, 0 },
+    { "algorithm", "RG_ALGORITHM", AT(algorithm), NULL, 1023, 0 },
+    { "tcp_congestion", "RG_TCP_CONGESTION", AT(tcp_congestion), "auto", 15, 0 },
+    { "transport", "RG_TRANSPORT", AT(transport), "auto", 63, 0 },
+    { "site", "RG_SITE", AT(site), NULL, 63, 1 },
+    { "host", "RG_HOST", AT(host), NULL, 63, 1 },
+    { "tuning_file", "RG_TUNING_FILE", AT(tuning_file), NULL, 1023, 0 },
+    { "rdma_device", "RG_RDMA_DEVICE", AT(rdma_device), NULL, 63, 0 },
     TLS_ROWS,
 };
 
@@ -170,9 +172,9 @@ static const choice_row_t config_choices[] = {
 
 #define AT(field) offsetof(rg_coordinator_config_t, field)
 static const string_row_t coordinator_strings[] = {
-    { "listen", "RG_COORDINATOR_LISTEN", AT(listen), "127.0.0.1:0", 1023 },
+    { "listen", "RG_COORDINATOR_LISTEN", AT(listen), "127.0.0.1:0", 1023, 0 },
     TLS_ROWS,
-    { "standby", "RG_STANDBY", AT(standby), NULL, 1023 },
+    { "standby", "RG_STANDBY", AT(standby), NULL, 1023, 0 },
 };
 static const number_row_t coordinator_numbers[] = {
     { "max_members", "RG_MAX_MEMBERS", AT(max_members), 1024, 1, RG_MEMBERS_MAX, "members" },
@@ -269,8 +271,7 @@ static void host_label(char *out, size_t cap) {
     size_t n = strnlen(name, cap - 1);
     memcpy(out, name, n);
     out[n] = 0;
-    for (char *p = out; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+    rg_log_tidy(out);
 }
 
 /* Text that ends up in tables, logs and JSON must not carry control characters there. */
@@ -284,6 +285,12 @@ static rg_status_t check_string(const string_row_t *row, const char *name, const
             return rg_fail(err, RG_ERR_INVALID, 0,
                            "%s has a control character (code %d at byte %zu): expected printable text", name,
                            (unsigned char)*p, (size_t)(p - text));
+    for (size_t at = 0, c; row->shown && text[at]; at += c)
+        if (!(c = rg_log_char(text + at)))
+            return rg_fail(
+                err, RG_ERR_INVALID, 0,
+                "%s has at byte %zu (0x%02x) what is no UTF-8, or a control character: expected printable text", name,
+                at, (unsigned char)text[at]);
     return RG_OK;
 }
 

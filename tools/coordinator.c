@@ -1,9 +1,11 @@
 /* coordinator.c: `regroup coordinator`: the library's coordinator as a process. The address goes to standard output
  * first, then one line per membership change. SIGINT and SIGTERM end it; the groups go on without it, and take
  * its office over. It decides nothing: that is the library's. */
+#include "config.h"
 #include "tool.h"
 
 #include <getopt.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -17,14 +19,14 @@ static const char coordinator_help[] =
     "\n"
     "  -l, --listen A:P      where to listen (RG_COORDINATOR_LISTEN, 127.0.0.1:0). \"0.0.0.0:7000\" for other hosts,\n"
     "                        \"[::]:7000\" for IPv6; port 0 takes a free one\n"
-    "  -m, --max-members N   members per group (RG_MAX_MEMBERS, 1024)\n"
-    "  -b, --heartbeat MS    a member silent for this long is lost (RG_HEARTBEAT_MS, 2000)\n"
+    "  -m, --max-members N   members per group (RG_MAX_MEMBERS, 1024), 1 to 1024\n"
+    "  -b, --heartbeat MS    a member silent for this long is lost (RG_HEARTBEAT_MS, 2000), 10 to 3600000\n"
     "  -s, --standby A:P     serve only while no coordinator answers at this address (or list of addresses), and take\n"
     "                        its groups then; give way when it is back (RG_STANDBY). Implies --succession\n"
     "  -t, --takeover MS     members wait so long for a coordinator that is lost before one of them takes its place\n"
-    "                        (RG_TAKEOVER_MS, two heartbeats)\n"
+    "                        (RG_TAKEOVER_MS, two heartbeats), 10 to 3600000\n"
     "  -r, --reconnect MS    two members that lose their connection have this long to make it again before another\n"
-    "                        one relays for them (RG_RECONNECT_MS, off)\n"
+    "                        one relays for them (RG_RECONNECT_MS, off), 1 to 3600000\n"
     "  -S, --succession      others can take this one's place: members decide by quorum (RG_SUCCESSION=on); without\n"
     "                        it this coordinator alone decides, for any number of survivors\n"
     "  -v, --verbose         log connections as well\n"
@@ -80,10 +82,12 @@ int tool_coordinator(int argc, char **argv) {
         if (o == 's') cfg.standby = optarg;
         if (o == 's' || o == 'S') cfg.succession = RG_ON;
         if (o == 'm' || o == 'b' || o == 't' || o == 'r') {
-            if (!tool_number(optarg, 1, 3600000, &v)) {
+            uint64_t min = o == 'b' || o == 't' ? 10 : 1, max = o == 'm' ? RG_MEMBERS_MAX : 3600000;
+            if (!tool_number(optarg, min, max, &v)) {
                 for (at = 0; options[at].val != o;) at++;
-                return tool_usage("coordinator", "\"%s\" is not what --%s takes: a whole number from 1 to 3600000",
-                                  optarg, options[at].name);
+                return tool_usage("coordinator",
+                                  "\"%s\" is not what --%s takes: a whole number from %" PRIu64 " to %" PRIu64, optarg,
+                                  options[at].name, min, max);
             }
             if (o == 'm') cfg.max_members = (uint32_t)v;
             else if (o == 'b') cfg.heartbeat_ms = (uint32_t)v;

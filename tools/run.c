@@ -2,6 +2,8 @@
  * request, prefixed output and a summary. One thread, one poll(): pipes of the peers, signals, and the time of the
  * next fault. The coordinator's thread only prints, under a lock.
  * It must not touch the peers' data or wait for any of them: a stopped peer must not stop this. */
+#include "config.h"
+#include "observe/log.h"
 #include "tool.h"
 
 #include <errno.h>
@@ -38,9 +40,9 @@ static const char run_help[] =
     "                          where T is \"2.5\" or \"2.5s\" or \"800ms\" after the start, or \"match=TEXT\": when a\n"
     "                          line of any peer first contains TEXT. These three may be repeated\n"
     "  -t, --timeout S         end everything after S seconds, which counts as failure\n"
-    "      --heartbeat MS      a peer silent for this long is lost (2000), 1 to 3600000\n"
+    "      --heartbeat MS      a peer silent for this long is lost (2000), 10 to 3600000\n"
     "      --min-size N        members that the group waits for (as many as peers)\n"
-    "  -g, --group NAME        name of the group (\"run\")\n"
+    "  -g, --group NAME        name of the group (\"run\"), 1 to 63 bytes of printable text\n"
     "      --tls               encrypt and authenticate every connection (a key for this run alone)\n"
     "  -q, --quiet             neither membership changes nor summary\n"
     "      --no-prefix         lines as they are\n"
@@ -495,6 +497,12 @@ static int run_check_faults(const struct run *r) {
     return rc;
 }
 
+/* Told here once, not by every peer. */
+static int run_name(const char *text) {
+    if (!*text || strlen(text) > RG_GROUP_NAME_MAX) return 0;
+    return rg_log_plain(text);
+}
+
 static int run_options(struct run *r, int argc, char **argv, rg_coordinator_config_t *cfg) {
     enum { KILL = 256, STOP, JOIN, HEARTBEAT, MIN_SIZE, NO_PREFIX, TLS };
     static const struct option options[] = { { "peers", required_argument, NULL, 'n' },
@@ -524,9 +532,9 @@ static int run_options(struct run *r, int argc, char **argv, rg_coordinator_conf
         if (o == STOP) ok = run_parse_fault(r, FAULT_STOP, optarg);
         if (o == JOIN) ok = run_parse_fault(r, FAULT_JOIN, optarg);
         if (o == 't') ok = tool_duration(optarg, &r->timeout_ns) && r->timeout_ns;
-        if (o == HEARTBEAT) ok = tool_number(optarg, 1, 3600000, &v), cfg->heartbeat_ms = (uint32_t)v;
+        if (o == HEARTBEAT) ok = tool_number(optarg, 10, 3600000, &v), cfg->heartbeat_ms = (uint32_t)v;
         if (o == MIN_SIZE) ok = tool_number(optarg, 1, RUN_MAX_PEERS, &r->min_size);
-        if (o == 'g') r->group = optarg;
+        if (o == 'g') ok = run_name(optarg), r->group = optarg;
         if (o == 'q') r->quiet = 1;
         if (o == NO_PREFIX) r->prefix = 0;
         if (o == TLS) r->tls = 1;

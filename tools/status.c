@@ -1,5 +1,6 @@
 /* status.c: `regroup status`: asks a coordinator for its roll and prints it as a table or as the JSON it came as. It
  * relies on the JSON that rg_coordinator_status() documents in docs/regroup-command.md, and changes nothing. */
+#include "observe/log.h"
 #include "sched/sched.h"
 #include "tool.h"
 
@@ -28,8 +29,13 @@ static const char status_help[] =
 static json_int_t status_int(json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
 
 static const char *status_text(json_t *o, const char *key) {
+    static char kept[8][128]; /* more than one line takes: names come from others, and may want to move the cursor */
+    static unsigned next;
+    char *out = kept[next++ % 8];
     const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "?";
+    snprintf(out, sizeof kept[0], "%s", s ? s : "?");
+    rg_log_tidy(out);
+    return out;
 }
 
 static void status_bytes(char *buf, size_t cap, json_int_t bytes) {
@@ -137,15 +143,14 @@ int tool_status(int argc, char **argv) {
     if (!address || !*address) return tool_usage("status", "no address: give one or set RG_COORDINATOR");
     if (rg_coordinator_status(address, (uint32_t)(timeout / 1000000), &text, &err))
         return tool_failed("status", "%s", err.text);
-    if (json) {
-        printf("%s\n", text);
-    } else {
-        json_error_t jerr;
-        json_t *all = json_loads(text, 0, &jerr);
-        if (all) status_table(all);
-        else rc = tool_failed("status", "what %s answered is not JSON: %s", address, jerr.text);
-        json_decref(all);
-    }
+    json_error_t jerr;
+    json_t *all = json_loads(text, 0, &jerr);
+    if (!all) {
+        rg_log_tidy(jerr.text);
+        rc = tool_failed("status", "what %s answered is not JSON: %s", address, jerr.text);
+    } else if (json) printf("%s\n", text);
+    else status_table(all);
+    json_decref(all);
     rg_free(text);
     return rc;
 }

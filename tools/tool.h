@@ -1,6 +1,7 @@
 /* tool.h: what the subcommands of `regroup` share. They use the library through regroup.h only (but for model.h, which
- * looks at its pure part, keygen.c, which makes keys with its help, and doctor*.c, which ask it what it would choose),
- * print results on standard output and everything else on standard error, and end with one of three exit codes. */
+ * looks at its pure part, keygen.c, which makes keys with its help, names and limits, which are checked as it does, and
+ * doctor*.c, which ask it what it would choose), print results on standard output and everything else on standard
+ * error, and end with one of three exit codes. */
 #ifndef RG_TOOL_H
 #define RG_TOOL_H
 

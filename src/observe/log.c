@@ -58,6 +58,34 @@ rg_status_t rg_log_init(rg_log_t *log, rg_log_level_t level, rg_log_fn fn, void 
     return RG_OK;
 }
 
+size_t rg_log_char(const char *text) {
+    const unsigned char *p = (const unsigned char *)text;
+    if (p[0] < 0x80) return p[0] >= 0x20 && p[0] != 0x7f;
+    size_t n = p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+    uint32_t c = n ? p[0] & (0x7fu >> n) : 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80) return 0; /* the end of the text among them */
+        c = c << 6 | (p[i] & 0x3fu);
+    }
+    if (c < 0xa0 || (n == 3 && c < 0x800) || (n == 4 && c < 0x10000) || c > 0x10ffff) return 0;
+    if ((c >= 0xd800 && c < 0xe000) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069)) return 0;
+    return n;
+}
+
+int rg_log_plain(const char *text) {
+    for (size_t n; *text; text += n)
+        if (!(n = rg_log_char(text))) return 0;
+    return 1;
+}
+
+void rg_log_tidy(char *text) {
+    for (size_t n; *text; text += n) {
+        if ((n = rg_log_char(text))) continue;
+        *text = (unsigned char)*text < 0x80 ? ' ' : '?';
+        n = 1;
+    }
+}
+
 void rg_log_write(const rg_log_t *log, rg_log_level_t level, const char *fmt, ...) {
     if (!log->fn || level == RG_LOG_NONE || level > log->level) return;
     int saved = errno;
@@ -67,8 +95,7 @@ void rg_log_write(const rg_log_t *log, rg_log_level_t level, const char *fmt, ..
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
     /* "One line" is a promise to whoever reads the log: text from peers must not forge further lines. */
-    for (char *p = line; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = ' ';
+    rg_log_tidy(line);
     log->fn(log->user, level, line);
     errno = saved;
 }
@@ -88,6 +115,7 @@ rg_status_t(rg_fail)(rg_error_t *err, rg_status_t status, int sys_errno, const c
         size_t n = strlen(text);
         if (!strstr(text, why)) snprintf(text + n, sizeof text - n, "%s%s", n ? ": " : "", why);
     }
+    rg_log_tidy(text); /* it may have words from a peer, or from a variable, and is shown on terminals */
     err->status = status;
     err->sys_errno = sys_errno;
     memcpy(err->text, text, strlen(text) + 1);

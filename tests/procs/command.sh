@@ -64,6 +64,20 @@ ok option__given_twice__the_last_one_counts both 0 "3 members" explain all_reduc
 ok coordinator__listens_on_nothing__usage both 2 "is not what --listen takes" coordinator --listen ""
 ok command__of_no_letters__usage both 2 "no command" ""
 ok run__without_a_program both 2 "no program" run -n 2
+# What the library would refuse is refused as an option, with its limits.
+for c in --heartbeat --takeover --max-members; do
+    ok "coordinator__beyond_the_limits_of_${c}" both 2 "\"9\?[02-9]*\" is not what $c takes: a whole number from 10\? to" coordinator $c $([ $c = --max-members ] && echo 2000 || echo 9)
+done
+ok run__beyond_the_limits_of__heartbeat both 2 "10 to 3600000" run -n 1 --heartbeat 9 -- true
+long=$(printf 'x%.0s' $(seq 64))
+for name in '' $'a\nb' $'a\e[31m' $'\xc2\x9b31m' $'\xff\xfe' $'\xe2\x80\xaeno' "$long"; do
+    ok "run__group_that_is_no_name__$(printf %s "$name" | od -An -tx1 | tr -d ' \n' | cut -c 1-12)" both 2 "is not what --group takes" run -n 1 -g "$name" -- true
+done
+ok run__group_of_many_scripts both 0 "0 failed" run -n 1 -g 'Gruppe ü"\ 組' -- "$build/hello"
+label() { local -x RG_LABEL=$1; both 1 "RG_LABEL has .* printable text" run -n 1 -- "$build/hello"; }
+for name in $'\xc2\x9b31m' $'\xff' $'\e[2J'; do ok "label_that_moves_the_cursor__$(printf %s "$name" | od -An -tx1 | tr -d ' \n')" label "$name"; done
+dry() { CHECK_ONLY=nothing make -n check BUILD="$tmp/dry" > "$tmp/out" 2> "$tmp/err" < /dev/null; [ ! -e "$tmp/dry" ] || [ ! -e "$tmp/dry/logs" ]; }
+ok make_dry_run_of_check__runs_nothing dry
 ok run__bad_fault both 2 "\"1\" is not what --kill takes" run -n 2 --kill 1 -- true
 ok run__bad_number_of_a_short_option both 2 "\"none\" is not what --peers takes: N, peers to start, 1 to 256" run -n none -- true
 ok run__option_without_its_value both 2 "regroup run: -n is no option, or lacks its value" run -n

@@ -194,6 +194,24 @@ Test(config, strings__too_long_or_with_control_characters__refused) {
     in.group = NULL;
     setenv("RG_LABEL", "\x1b[31m", 1);
     refuses(&in, RG_ERR_INVALID, "RG_LABEL", "control character", "expected printable text");
+    /* U+009B begins a sequence like ESC [, U+202E turns the line round; no UTF-8, too long, cut, a surrogate, too much
+     */
+    static const char *const hidden[] = { "\xc2\x9bm",    "\xe2\x80\xae",    "\xff", "\xc0\xaf", "\xe2\x82",
+                                          "\xed\xa0\x80", "\xf4\x90\x80\x80" };
+    static const char *const names[] = { "RG_LABEL", "RG_GROUP", "RG_SITE", "RG_HOST" };
+    unsetenv("RG_LABEL");
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
+            setenv(names[n], hidden[i], 1);
+            refuses(&in, RG_ERR_INVALID, names[n], "at byte 0", "expected printable text");
+        }
+        setenv(names[n], "\xc3\xbc \xe7\xb5\x84 \xf0\x9f\x98\x80", 1);
+        cr_assert_eq(resolve(&in), RG_OK);
+        rg_config_free(strings);
+    }
+    setenv("RG_TUNING_FILE", "/tmp/\xfc", 1); /* a path is what the system takes for one */
+    cr_assert_eq(resolve(&in), RG_OK);
+    rg_config_free(strings);
 }
 
 Test(config, coordinator__needed_and_nowhere_named__invalid_and_says_what_to_do) {

@@ -99,6 +99,14 @@ Test(log, log__unknown_level__invalid_with_text) {
     cr_assert_eq(rg_log_init(&log, (rg_log_level_t)-1, NULL, NULL, NULL), RG_ERR_INVALID);
 }
 
+Test(log, fail__words_of_others__cannot_move_the_cursor) {
+    rg_error_t err;
+    rg_fail(&err, RG_ERR_REFUSED, 0, "it said \"%s\"", "a\x1b[2J\nb\xc2\x9b\xff\xe2\x80\xae\xc3\xbc\xc3");
+    cr_assert_str_eq(err.text, "it said \"a [2J b????"
+                               "??"
+                               "\xc3\xbc?\"");
+}
+
 Test(log, fail__null_error__status_only) { cr_assert_eq(rg_fail(NULL, RG_ERR_TIMEOUT, 0, "x"), RG_ERR_TIMEOUT); }
 
 Test(log, fail__system_cause__added_once) {
