@@ -27,4 +27,10 @@ got=$("$stage/static")
 $make -s --no-print-directory uninstall BUILD="$build" PREFIX="$stage/usr" > /dev/null
 left=$(find "$stage/usr" ! -type d)
 [ -z "$left" ] || { echo "uninstall left: $left"; exit 1; }
+# Folders with blanks in their names.
+$make -s --no-print-directory install BUILD="$build" DESTDIR="$stage/a b" PREFIX="/in st" > /dev/null
+[ -x "$stage/a b/in st/bin/regroup" ] && [ -f "$stage/a b/in st/lib/pkgconfig/regroup.pc" ] || { echo "blanks in PREFIX"; exit 1; }
+$make -s --no-print-directory uninstall BUILD="$build" DESTDIR="$stage/a b" PREFIX="/in st" > /dev/null
+left=$(find "$stage/a b" ! -type d)
+[ -z "$left" ] || { echo "uninstall left: $left"; exit 1; }
 echo "install: $want builds against shared and static by pkg-config, and is removed without a rest"

@@ -7,6 +7,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -95,6 +96,8 @@ int tool_coordinator(int argc, char **argv) {
             else cfg.reconnect_ms = (uint32_t)v;
         }
     }
+    const char *standby = getenv("RG_STANDBY"), *succession = getenv("RG_SUCCESSION");
+    if (standby && *standby && !(succession && *succession)) cfg.succession = RG_ON; /* as the option does */
     if (optind < argc) return tool_usage("coordinator", "unexpected argument \"%s\"", argv[optind]);
 
     sigset_t set;

@@ -60,6 +60,7 @@ int tool_local(const char *command, uint64_t n, tool_member member, void *arg) {
     }
     close(p[0]);
     cfg.listen = "127.0.0.1:0";
+    unsetenv("RG_STANDBY"); /* this one serves its own members, who know no other */
     if (rg_coordinator_start(&cfg, &co, &err)) rc = tool_failed(command, "%s", err.text);
     snprintf(address, sizeof address, "%s", co ? rg_coordinator_address(co) : "");
     for (uint64_t i = 0; co && i < n; i++)

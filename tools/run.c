@@ -555,11 +555,13 @@ int tool_run(int argc, char **argv) {
     rg_coordinator_config_t cfg = RG_COORDINATOR_CONFIG_INIT;
     rg_error_t err = { RG_OK, 0, "" };
     sigset_t set;
+    struct sigaction hup;
     int rc = run_options(r, argc, argv, &cfg);
     if (rc) return rc < 0 ? TOOL_OK : rc;
     if (r->tls && (rc = tool_try_tls("run"))) return rc;
     r->tty = isatty(2);
     cfg.listen = "127.0.0.1:0";
+    unsetenv("RG_STANDBY"); /* this one serves its own peers, who know no other */
     cfg.log_level = RG_LOG_INFO;
     cfg.log_fn = run_coordinator_line;
     cfg.log_user = r;
@@ -567,6 +569,7 @@ int tool_run(int argc, char **argv) {
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP); /* not under nohup */
     sigprocmask(SIG_BLOCK, &set, NULL);
     r->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (r->signals < 0) return tool_failed("run", "signalfd: %s", strerror(errno));

@@ -933,7 +933,7 @@ static rg_status_t co_set_up(rg_coordinator_t *co, const rg_coordinator_config_t
     rg_status_t status = rg_log_init(&co->log, c->log_level, c->log_fn, c->log_user, err);
     if (status) return status;
     if (c->standby && !co->succession)
-        return rg_fail(err, RG_ERR_INVALID, 0, "coordinator: a standby needs succession: leave RG_SUCCESSION on");
+        return rg_fail(err, RG_ERR_INVALID, 0, "coordinator: a standby needs succession: set RG_SUCCESSION=on");
     if ((status = rg_os_random(&co->owner, sizeof co->owner)))
         return rg_fail(err, status, errno, "coordinator: no random numbers: %s", strerror(errno));
     if ((status = rg_tls_open(&RG_TLS_FILES(c), &co->tls, err))) return status;

@@ -84,6 +84,17 @@ ok run__option_without_its_value both 2 "regroup run: -n is no option, or lacks 
 from_environment() { local -x RG_RECONNECT_MS=soon; both 1 "RG_RECONNECT_MS is \"soon\"" run -n 1 -- true; }
 ok run__environment__counts_for_the_coordinator from_environment
 ok coordinator__bad_number both 2 "\"soon\" is not what --reconnect takes" coordinator --reconnect soon
+standby() { local -x RG_STANDBY=127.0.0.1:1; both 0 " 0 failed\|errors: 0" "$@"; }
+ok run__standby_in_the_environment__not_for_its_coordinator standby run -n 1 --timeout 20 -- "$build/hello"
+ok bench__standby_in_the_environment__not_for_its_coordinator standby bench all_reduce -n 2 -b 1K -e 1K -i 2
+hang_up() {
+    "$regroup" run -n 1 -- sh -c 'trap "echo was asked; exit 0" TERM; echo ready; while :; do sleep 0.1; done' > "$tmp/hup" 2> "$tmp/err" &
+    local pid=$!
+    seen ready "$tmp/hup" && kill -HUP $pid
+    wait $pid
+    [ $? -eq 1 ] && says interrupted && grep -q "was asked" "$tmp/hup"
+}
+ok run__hang_up__peers_are_asked_to_end hang_up
 ok run__fault_of_a_peer_that_is_none both 2 "there is no peer 9" run -n 2 --kill 9@1 -- true
 ok run__fault_of_a_peer_that_joins__taken both 1 "did not take place" run -n 1 --join match=never --kill 1@match=never -- true
 ok run__fault_of_a_peer_before_it_joins both 2 "peer 2 has not joined by 1.000 s" run -n 2 --kill 2@1 --join 3 -- true
@@ -131,6 +142,12 @@ pids=$!
 ok coordinator__prints_its_address seen '^127.0.0.1:[0-9]' "$tmp/co"
 address=$(head -n 1 "$tmp/co")
 ok coordinator__address_in_use both 1 "$address" coordinator --listen "$address"
+RG_STANDBY=$address "$regroup" coordinator > "$tmp/by" 2> "$tmp/by.err" &
+by=$!
+pids="$pids $by"
+ok coordinator__standby_by_variable__implies_succession seen '^127.0.0.1:[0-9]' "$tmp/by"
+kill $by && wait $by
+pids=${pids% *}
 ok status__no_groups both 0 "no groups" status "$address"
 pair() { RG_COORDINATOR=$address RG_GROUP=pair RG_MIN_SIZE=2 "$regroup" bench all_reduce -b 64K -e 64K -i 3000 > "$1" 2>&1; }
 # The first member waits for the second, so the group stays while it is looked at.
