@@ -117,9 +117,10 @@ int tool_keygen(int argc, char **argv) {
     }
     if (k.folder ? optind < argc : optind + 1 < argc)
         return tool_usage("keygen", "unexpected argument \"%s\"", argv[argc - 1]);
+    if (k.folder && !*k.folder) return tool_usage("keygen", "--ca: which folder?");
     if (k.folder) return keygen_ca(&k);
     if (k.n) return tool_usage("keygen", "--member needs --ca FOLDER");
-    if (optind == argc) return tool_usage("keygen", "a file for the group key, or --ca FOLDER?");
+    if (optind == argc || !*argv[optind]) return tool_usage("keygen", "a file for the group key, or --ca FOLDER?");
     return keygen_key(argv[optind], k.force);
 }
 

@@ -62,6 +62,8 @@ for c in coordinator bench explain tune stress status keygen doctor; do ok "${c}
 ok version__with_a_word_too_many__usage both 2 "regroup version: " version now
 ok option__given_twice__the_last_one_counts both 0 "3 members" explain all_reduce 1M -n 2 -n 3
 ok coordinator__listens_on_nothing__usage both 2 "is not what --listen takes" coordinator --listen ""
+ok keygen__no_file both 2 "a file for the group key" keygen ""
+ok keygen__no_folder both 2 "which folder" keygen --ca ""
 ok command__of_no_letters__usage both 2 "no command" ""
 ok run__without_a_program both 2 "no program" run -n 2
 # What the library would refuse is refused as an option, with its limits.
