@@ -1,399 +1,313 @@
-/* check_quant.c: random quantised collectives among real processes, one of which is killed now and then in the middle
- * of a call. Whoever finished a call must agree with the others on outcome, contributors and, where all get the same,
- * on every bit; values must be within the bound that the library gives; inputs stay intact unless the call was in
- * place. Rounds are named by the boundary index, which alone says what is called: collective, wire form, way, count,
- * operator, on_fault, with a request or blocking. Workers write what they see into shared memory; the process that
- * kills judges. It relies on procs.h. */
-#include "procs.h"
-#include "regroup_quant.h"
+/* check_quant.c: random quantised collectives among real processes that are killed (random_ops.c): collective, wire
+ * form, rounding, way, count, operator, on_fault, in place or not, with a request or blocking, cancelled or not,
+ * feedback, data of many kinds, new and used quantisers. Each result, and what feedback keeps, is compared to the bit
+ * with what quant_reference.c makes of the contributors' inputs. It relies on inputs that are functions of member and
+ * round. */
+#include "quant_reference.h"
+#include "random_ops.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
 
-#define N 4
-#define LOG 512
+#define N RANDOM_N
 #define MOST 30000u /* elements of a member */
+#define USED 16     /* quantisers that are used again and again */
 
-enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, KINDS };
+enum { ORDINARY, WIDE, ZEROES, TINY, HUGE_ONES, NOT_FINITE };
 
 struct round {
-    int kind;
-    rg_wire_t wire;
-    uint32_t form, flags, count;
-    rg_op_t op;
+    struct quant_call c;
     rg_on_fault_t on_fault;
-    int in_place, request;
+    rg_feedback_t f;
+    int data, in_place, request, cancel, feeds, preset, used; /* used: which quantiser, -1 a new one */
 };
 
-struct record {
-    uint64_t gen, epoch, hash, wrong, ids[N];
-    uint32_t status, contributors, intact, world, retries;
-    char text[256];
+struct own {
+    float *in, *out, *was, *want, *kept, *kept_want, *m[N];
+    rg_quantiser_t *z[USED];
 };
-
-struct worker {
-    pid_t pid;
-    uint64_t id;
-    volatile uint64_t started, finished;
-    volatile int failed;
-    int killed;
-    struct record log[LOG];
-};
-
-static struct shared {
-    volatile uint64_t stop_gen, limit_gen;
-    char address[128];
-    struct worker workers[N];
-} * sh;
 
 /* ---- What is called -------------------------------------------------------------------------------------------- */
 
-static uint64_t spread(uint64_t v) {
-    v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9ull;
-    v = (v ^ v >> 27) * 0x94d049bb133111ebull;
-    return v ^ v >> 31;
+/* What a quantiser is made of. */
+static void quantiser_of(struct round *r, uint64_t x) {
+    static const rg_wire_t whole[] = { RG_WIRE_I8, RG_WIRE_I4, RG_WIRE_TERNARY };
+    static const float betas[] = { 0, 0.5f, 0.95f, 1 }, clips[] = { 0, 0, 0.01f, 0.25f };
+    r->c.form = (uint32_t)(x & 0xff) % RG_QUANT_FORM_COUNT;
+    r->c.wire = (rg_wire_t)(1 + (x >> 8 & 0xff) % (RG_WIRE_COUNT - 1));
+    if (r->c.form == RG_QUANT_INTEGER) r->c.wire = whole[(x >> 16 & 0xff) % 3];
+    r->c.flags = (x >> 24 & 1 ? RG_QUANT_STOCHASTIC : 0) | (x >> 25 & 1 ? RG_QUANT_SATURATE : 0);
+    if (r->used >= 0) r->c.flags &= ~RG_QUANT_STOCHASTIC; /* newcomers have made fewer calls: other random numbers */
+    r->c.scale = r->c.wire == RG_WIRE_TERNARY && (x >> 26 & 3) == 0 ? 0.5f : 0;
+    r->feeds = (x >> 28 & 3) == 0;
+    r->f = (rg_feedback_t)RG_FEEDBACK_INIT;
+    r->f.beta = betas[x >> 30 & 3];
+    r->f.clip = r->c.clip = clips[x >> 32 & 3];
+    if (!r->feeds) r->c.clip = 0;
 }
 
 static struct round round_of(uint64_t gen) {
-    static const rg_wire_t whole[] = { RG_WIRE_I8, RG_WIRE_I4, RG_WIRE_TERNARY };
-    uint64_t x = spread(gen + 0x9e3779b97f4a7c15ull), y = spread(x);
-    struct round r = { .form = (uint32_t)(x & 0xff) % RG_QUANT_FORM_COUNT,
-                       .wire = (rg_wire_t)(1 + (x >> 8 & 0xff) % (RG_WIRE_COUNT - 1)),
-                       .flags = x >> 16 & 1 ? RG_QUANT_STOCHASTIC : 0,
-                       .op = x >> 17 & 1 ? RG_AVG : RG_SUM,
-                       .on_fault = x >> 18 & 1 ? RG_RETURN : RG_RETRY,
-                       .request = (x >> 20 & 3) == 0 };
-    r.kind = (x >> 24 & 7) < 5 ? ALL_REDUCE : (x >> 24 & 7) < 7 ? REDUCE_SCATTER : ALL_GATHER;
-    if (r.form == RG_QUANT_INTEGER) r.wire = whole[(x >> 32 & 0xff) % 3];
-    r.count = (uint32_t)(y % (y >> 40 & 7 ? 3000 : MOST));
-    r.in_place = r.kind == ALL_REDUCE && (x >> 40 & 1);
+    static const int data[16] = { [8] = WIDE, WIDE, ZEROES, TINY, HUGE_ONES, NOT_FINITE, NOT_FINITE, NOT_FINITE };
+    uint64_t x = random_draw(gen), y = random_spread(x);
+    struct round r = { .on_fault = x & 1 ? RG_RETURN : RG_RETRY, .request = (x >> 1 & 3) == 0 };
+    uint32_t kind = x >> 3 & 7, size = x >> 6 & 7;
+    r.c.kind = kind < 5 ? QUANT_ALL_REDUCE : kind < 7 ? QUANT_REDUCE_SCATTER : QUANT_ALL_GATHER;
+    r.c.op = x >> 9 & 1 && kind < 7 ? RG_AVG : RG_SUM;
+    r.c.count = (uint32_t)((x >> 32) % (size == 0 ? MOST : size == 1 ? 9 : 3000));
+    r.in_place = x >> 10 & 1;
+    r.cancel = r.request && (x >> 11 & 3) == 0;
+    r.data = data[x >> 13 & 15];
+    r.used = x >> 17 & 1 ? (int)(x >> 18 & (USED - 1)) : -1;
+    quantiser_of(&r, r.used < 0 ? y : random_spread(77 + (uint64_t)r.used));
+    r.preset = r.feeds && (r.used >= 0 || (x >> 22 & 1));
     return r;
 }
 
-static float value(uint64_t id, uint64_t gen, uint64_t i) {
-    uint32_t v = (uint32_t)(id * 0x9e3779b1u + gen * 0x85ebca6bu + i * 0xc2b2ae35u);
-    v = (v ^ v >> 15) * 0x2c1b3c6du;
-    v = (v ^ v >> 12) * 0x297a2d39u;
-    return (float)(int32_t)(v ^ v >> 15) * 0x1p-31f;
-}
-
-/* ---- Worker ---------------------------------------------------------------------------------------------------- */
-
-static uint64_t hash_bits(const float *p, uint64_t n) {
-    uint64_t h = 1;
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, &p[i], sizeof u);
-        h = (h ^ u) * 0x9e3779b97f4a7c15ull;
-        h ^= h >> 29;
+static float value(const struct round *r, uint64_t id, uint64_t gen, uint64_t i) {
+    static const float odd[] = { NAN, INFINITY, -INFINITY };
+    uint64_t h = random_spread(id * 31 + gen * 0x9e3779b97f4a7c15ull + i);
+    float v = random_unit(id, gen, i);
+    switch (r->data) {
+    case WIDE: return ldexpf(v, (int)(h % 61) - 30);
+    case ZEROES: return h % 8 ? (h >> 8 & 1 ? -0.0f : 0.0f) : v;
+    case TINY: return v * 1e-39f;
+    case HUGE_ONES: return v * 3.4e38f;
+    case NOT_FINITE: return random_spread(id ^ gen) % 3 == 0 && h % 64 == 0 ? odd[(h >> 8) % 3] : v;
+    default: return v;
     }
-    return h;
 }
 
-/* Elements of the result that are further from what they should be than the bound. */
-static uint64_t count_wrong(const struct round *c, const struct record *r, uint64_t id, const float *out,
-                            double bound) {
-    uint64_t wrong = 0, from = 0, n = c->count;
-    bound = bound * (1 + 1e-6) + 1e-5;
-    if (c->kind == ALL_GATHER) n *= r->contributors;
-    for (uint32_t k = 0; c->kind == REDUCE_SCATTER && k < r->contributors; k++)
-        if (r->ids[k] == id) from = (uint64_t)k * c->count;
-    for (uint64_t i = 0; i < n; i++) {
-        double want = 0;
-        if (c->kind == ALL_GATHER) {
-            want = (double)value(r->ids[i / c->count], r->gen, i % c->count);
-        } else {
-            for (uint32_t k = 0; k < r->contributors; k++) want += (double)value(r->ids[k], r->gen, from + i);
-            if (c->op == RG_AVG) want /= r->contributors;
+static float kept_before(uint64_t id, uint64_t gen, uint64_t i) { return 0.25f * random_unit(id + 1, ~gen, i); }
+
+/* Elements of an input, and of what is kept, of a call of n members. */
+static uint64_t input_of(const struct round *r, uint32_t n) {
+    return r->c.kind == QUANT_REDUCE_SCATTER ? (uint64_t)r->c.count * n : r->c.count;
+}
+
+static uint64_t output_of(const struct round *r, uint32_t n) {
+    return r->c.kind == QUANT_ALL_GATHER ? (uint64_t)r->c.count * n : r->c.count;
+}
+
+/* ---- The reference --------------------------------------------------------------------------------------------- */
+
+/* What these members' call gives to rank `me`. */
+static rg_status_t reference(const struct round *r, uint64_t gen, struct own *o, const uint64_t *ids, uint32_t n,
+                             uint32_t me, uint32_t form) {
+    struct quant_member who[N];
+    struct quant_call c = r->c;
+    uint64_t len = input_of(r, n);
+    /* What was kept of another number of elements, because members are missing, counts as nothing. */
+    int has = r->preset && len == input_of(r, N);
+    float beta = r->f.beta == 0.0f ? 1 : r->f.beta;
+    c.form = form;
+    for (uint32_t k = 0; k < n; k++) {
+        for (uint64_t i = 0; i < len; i++) {
+            float x = value(r, ids[k], gen, i);
+            o->m[k][i] = has ? beta * kept_before(ids[k], gen, i) + x : x;
         }
-        wrong += !(fabs((double)out[i] - want) <= bound);
+        who[k] = (struct quant_member){ .seed = ids[k], .host = random_slot_of(ids[k]) / 2, .m = o->m[k] };
+    }
+    return quant_reference(&c, n, who, me, o->want, r->feeds ? o->kept_want : NULL);
+}
+
+static uint64_t count_unlike(const float *a, const float *b, uint64_t n) {
+    uint64_t unlike = 0;
+    for (uint64_t i = 0; i < n; i++) unlike += memcmp(&a[i], &b[i], sizeof *a) != 0;
+    return unlike;
+}
+
+/* Elements further from the sum (or the value) than the bound. Where the scale is given, or data are not ordinary, the
+ * bound does not cover all. */
+static uint64_t count_wrong(const struct round *r, const struct own *o, uint32_t n, uint32_t me, double bound) {
+    uint64_t wrong = 0, from = r->c.kind == QUANT_REDUCE_SCATTER ? (uint64_t)me * r->c.count : 0;
+    if (r->data != ORDINARY || r->c.scale != 0.0f) return 0;
+    bound = bound * (1 + 1e-6) + 1e-5;
+    for (uint64_t i = 0; i < output_of(r, n); i++) {
+        double want = 0;
+        if (r->c.kind == QUANT_ALL_GATHER) want = (double)o->m[i / r->c.count][i % r->c.count];
+        else
+            for (uint32_t k = 0; k < n; k++) want += (double)o->m[k][from + i] / (r->c.op == RG_AVG ? n : 1);
+        wrong += !(fabs((double)o->out[i] - want) <= bound);
     }
     return wrong;
 }
 
-static rg_status_t call(rg_quantiser_t *z, const struct round *c, const float *in, float *out, rg_opts_t *o,
-                        rg_result_t *res) {
+/* The outcome when nobody is lost. AUTO takes a way that is known afterwards, and on it depends which sums are made. */
+static int must_of(const struct round *r, uint64_t gen, struct own *o, const uint64_t *ids, uint32_t me) {
+    if (r->data < HUGE_ONES) return RG_OK;
+    if (r->c.form == RG_QUANT_AUTO && r->data == HUGE_ONES && r->c.kind != QUANT_ALL_GATHER) return 1;
+    return (int)reference(r, gen, o, ids, N, me, r->c.form == RG_QUANT_AUTO ? RG_QUANT_DIRECT : r->c.form);
+}
+
+/* ---- Worker ---------------------------------------------------------------------------------------------------- */
+
+static int begin(struct random_member *m) {
+    struct own *o = calloc(1, sizeof *o);
+    size_t room = N * (size_t)MOST * sizeof(float);
+    PROCS_REQUIRE(o, "out of memory");
+    m->state = o;
+    o->in = malloc(room), o->out = malloc(room), o->was = malloc(room), o->want = malloc(room);
+    o->kept = malloc(room), o->kept_want = malloc(room);
+    PROCS_REQUIRE(o->in && o->out && o->was && o->want && o->kept && o->kept_want, "out of memory");
+    for (int k = 0; k < N; k++) PROCS_REQUIRE(o->m[k] = malloc(room), "out of memory");
+    return 0;
+}
+
+static void end(struct random_member *m) {
+    struct own *o = m->state;
+    if (!o) return;
+    for (int k = 0; k < USED; k++) rg_quantiser_destroy(o->z[k]);
+    for (int k = 0; k < N; k++) free(o->m[k]);
+    free(o->in), free(o->out), free(o->was), free(o->want), free(o->kept), free(o->kept_want);
+    free(o);
+}
+
+static rg_status_t call(rg_quantiser_t *z, const struct round *r, int cancels, const float *in, float *out,
+                        rg_opts_t *o, rg_result_t *res) {
+    const struct quant_call *c = &r->c;
     rg_quant_request_t *req = NULL;
     rg_status_t s;
     o->result = res;
-    if (!c->request)
-        return c->kind == ALL_REDUCE       ? rg_quant_all_reduce(z, in, out, c->count, c->op, o)
-               : c->kind == REDUCE_SCATTER ? rg_quant_reduce_scatter(z, in, out, c->count, c->op, o)
-                                           : rg_quant_all_gather(z, in, out, c->count, o);
+    if (!r->request)
+        return c->kind == QUANT_ALL_REDUCE       ? rg_quant_all_reduce(z, in, out, c->count, c->op, o)
+               : c->kind == QUANT_REDUCE_SCATTER ? rg_quant_reduce_scatter(z, in, out, c->count, c->op, o)
+                                                 : rg_quant_all_gather(z, in, out, c->count, o);
     o->tag = 3;
-    s = c->kind == ALL_REDUCE       ? rg_quant_iall_reduce(z, in, out, c->count, c->op, o, &req)
-        : c->kind == REDUCE_SCATTER ? rg_quant_ireduce_scatter(z, in, out, c->count, c->op, o, &req)
-                                    : rg_quant_iall_gather(z, in, out, c->count, o, &req);
+    s = c->kind == QUANT_ALL_REDUCE       ? rg_quant_iall_reduce(z, in, out, c->count, c->op, o, &req)
+        : c->kind == QUANT_REDUCE_SCATTER ? rg_quant_ireduce_scatter(z, in, out, c->count, c->op, o, &req)
+                                          : rg_quant_iall_gather(z, in, out, c->count, o, &req);
+    if (s == RG_OK && cancels) rg_quant_cancel(req);
     return s != RG_OK ? s : rg_quant_wait(req, res);
 }
 
-static int one_op(rg_group_t *g, struct worker *w, uint64_t gen, float *in, float *out) {
-    struct record *r = &w->log[w->started % LOG];
-    struct round c = round_of(gen);
-    rg_quant_t q = RG_QUANT_INIT(c.wire);
-    rg_quantiser_t *z = NULL;
+/* A quantiser for this round, with what is kept by feedback set. */
+static int prepare(struct random_member *m, const struct round *r, uint64_t gen, rg_quantiser_t **out) {
+    struct own *o = m->state;
+    rg_quantiser_t **z = r->used >= 0 ? &o->z[r->used] : out;
+    rg_quant_t q = RG_QUANT_INIT(r->c.wire);
     rg_error_t err;
-    rg_info_t info = RG_INFO_INIT;
+    q.form = r->c.form, q.flags = r->c.flags, q.scale = r->c.scale, q.seed = m->id;
+    if (*z == NULL)
+        PROCS_REQUIRE(rg_quantiser_create(m->g, &q, r->feeds ? &r->f : NULL, z, &err) == RG_OK, "%s", err.text);
+    *out = *z;
+    if (!r->preset) return 0;
+    PROCS_REQUIRE(rg_quantiser_keep(*z, input_of(r, N)) == RG_OK, "out of memory");
+    float *kept = rg_quantiser_kept(*z, NULL);
+    for (uint64_t i = 0; i < input_of(r, N); i++) kept[i] = o->kept[i] = kept_before(m->id, gen, i);
+    return 0;
+}
+
+/* What is kept after the call: as the reference has it, or as it was. */
+static uint64_t kept_unlike(const struct round *r, const struct own *o, rg_quantiser_t *z, int ok, uint32_t n) {
+    uint64_t have, want = ok ? input_of(r, n) : r->preset ? input_of(r, N) : 0;
+    const float *kept = rg_quantiser_kept(z, &have);
+    if (!r->feeds) return 0;
+    return have != want ? have + want : count_unlike(kept, ok ? o->kept_want : o->kept, have);
+}
+
+static void succeeded(struct random_member *m, const struct round *c, uint64_t gen, rg_quantiser_t *z,
+                      struct random_record *r) {
+    struct own *o = m->state;
+    uint32_t me = 0, n = r->contributors, form = rg_quantiser_form(z);
+    while (me < n && r->ids[me] != m->id) me++;
+    if (n > N || me == n || (c->c.form != RG_QUANT_AUTO && c->c.kind != QUANT_ALL_GATHER && form != c->c.form)) {
+        r->unlike++;
+        return;
+    }
+    rg_status_t s = reference(c, gen, o, r->ids, n, me, form);
+    r->compared = 1;
+    r->unlike = s != RG_OK ? 1 : count_unlike(o->out, o->want, output_of(c, n));
+    r->unlike += kept_unlike(c, o, z, 1, n);
+    r->wrong = count_wrong(c, o, n, me, rg_quantiser_bound(z));
+    if (c->c.kind != QUANT_REDUCE_SCATTER) r->hash = random_hash(o->out, output_of(c, n) * sizeof *o->out);
+}
+
+static int run(struct random_member *m, uint64_t gen, struct random_record *r) {
+    struct own *o = m->state;
+    struct round c = round_of(gen);
+    rg_quantiser_t *z = NULL;
     rg_result_t res = RG_RESULT_INIT;
-    rg_opts_t o = RG_OPTS_INIT;
-    float *from = c.in_place ? out : in;
-    uint64_t n = c.kind == REDUCE_SCATTER ? (uint64_t)c.count * N : c.count;
-    memset(r, 0, sizeof *r);
-    r->gen = gen;
-    for (uint64_t i = 0; i < n; i++) from[i] = value(w->id, gen, i);
-    q.form = c.form;
-    q.flags = c.flags;
-    q.seed = w->id;
-    PROCS_REQUIRE(rg_quantiser_create(g, &q, NULL, &z, &err) == RG_OK, "%s", err.text);
-    rg_group_info(g, &info);
-    r->world = info.world_size;
+    rg_opts_t opts = RG_OPTS_INIT;
+    size_t in_bytes = input_of(&c, N) * sizeof(float), out_bytes = output_of(&c, N) * sizeof(float);
+    float *from = c.in_place ? o->out : o->in;
+    uint64_t first = 0;
+    memset(o->out, 0x5a, out_bytes);
+    for (uint64_t i = 0; i < input_of(&c, N); i++) from[i] = value(&c, m->id, gen, i);
+    if (prepare(m, &c, gen, &z)) return 1;
+    rg_group_member(m->g, 0, &first);
+    r->must = 1;
+    for (uint32_t k = 0; k < N && r->world == N; k++)
+        if (rg_group_member(m->g, k, &r->ids[k]) != RG_OK) r->world = 0;
+    for (uint32_t k = 0; k < N && r->world == N; k++)
+        if (r->ids[k] == m->id) r->must = must_of(&c, gen, o, r->ids, k);
+    memset(r->ids, 0, sizeof r->ids);
+    memcpy(o->was, o->out, c.in_place && in_bytes > out_bytes ? in_bytes : out_bytes);
     res.contributor_ids = r->ids;
     res.contributor_cap = N;
-    o.on_fault = c.on_fault;
-    __atomic_store_n(&w->started, w->started + 1, __ATOMIC_RELEASE);
-    rg_status_t s = call(z, &c, from, out, &o, &res);
+    opts.on_fault = c.on_fault;
+    random_calls(m, gen);
+    rg_status_t s = call(z, &c, c.cancel && first == m->id, from, o->out, &opts, &res);
+    random_called(m, gen);
     r->status = (uint32_t)-s;
     r->epoch = res.epoch;
     r->retries = res.retries;
     r->contributors = res.contributors;
     for (uint32_t k = res.contributors; k < N; k++) r->ids[k] = 0;
     snprintf(r->text, sizeof r->text, "%s", res.text);
-    if (s == RG_OK) r->wrong = count_wrong(&c, r, w->id, out, rg_quantiser_bound(z));
-    if (s == RG_OK && c.kind != REDUCE_SCATTER)
-        r->hash = hash_bits(out, c.kind == ALL_GATHER ? (uint64_t)c.count * r->contributors : c.count);
     r->intact = 1;
-    for (uint64_t i = 0; i < n && !(s == RG_OK && c.in_place); i++) r->intact &= from[i] == value(w->id, gen, i);
-    __atomic_store_n(&w->finished, w->finished + 1, __ATOMIC_RELEASE);
-    rg_quantiser_destroy(z);
+    for (uint64_t i = 0; i < input_of(&c, N) && !c.in_place; i++) {
+        float was = value(&c, m->id, gen, i);
+        r->intact &= !memcmp(&from[i], &was, sizeof was);
+    }
+    if (s == RG_OK) succeeded(m, &c, gen, z, r);
+    else {
+        r->intact &= !memcmp(o->out, o->was, c.in_place && in_bytes > out_bytes ? in_bytes : out_bytes);
+        r->unlike = kept_unlike(&c, o, z, 0, 0);
+    }
+    if (c.used < 0) rg_quantiser_destroy(z);
     return 0;
 }
 
-static int worker_loop(struct worker *w, rg_group_t *g, float *in, float *out) {
-    rg_info_t info = RG_INFO_INIT;
-    PROCS_REQUIRE(rg_group_info(g, &info) == RG_OK, "info");
-    w->id = info.member_id;
-    uint64_t gen = info.boundary;
-    for (;;) {
-        rg_change_t change = RG_CHANGE_INIT;
-        PROCS_REQUIRE(PROCS_WAIT(gen <= sh->limit_gen, 60), "the test does not follow");
-        if (one_op(g, w, gen, in, out)) return 1;
-        if (sh->stop_gen && gen >= sh->stop_gen) break;
-        rg_status_t s = rg_group_boundary(g, &change);
-        PROCS_REQUIRE(s == RG_OK, "boundary after %llu: %s", (unsigned long long)gen, rg_status_name(s));
-        gen = change.boundary;
-    }
-    return rg_group_leave(g) != RG_OK;
+/* ---- The kind -------------------------------------------------------------------------------------------------- */
+
+static const char *class_name(uint32_t k) { return rg_quant_form_name(k); }
+static uint32_t class_of(uint64_t gen) { return round_of(gen).c.form; }
+static int is_long(uint64_t gen) { return round_of(gen).c.count > 3000; }
+
+static int allows(uint64_t gen, int status) {
+    struct round r = round_of(gen);
+    return status == RG_OK ||
+           (status == RG_ERR_PEER_LOST && (r.c.kind != QUANT_ALL_REDUCE || r.on_fault == RG_RETURN)) ||
+           (status == RG_ERR_CANCELLED && r.cancel) || (status == RG_ERR_INVALID && r.data >= HUGE_ONES);
 }
 
-/* Two hosts of two members, so that all forms have something to do. */
-static int worker_body(int slot, void *first) {
-    static const char *const hosts[] = { "one", "two" };
-    struct worker *w = &sh->workers[slot];
-    rg_config_t cfg = procs_config(sh->address, "quant", first ? N : 1, (uint32_t)slot);
-    rg_group_t *g = NULL;
-    rg_error_t err;
-    float *in = malloc(N * (size_t)MOST * sizeof *in), *out = malloc(N * (size_t)MOST * sizeof *out);
-    int rc = 1;
-    PROCS_REQUIRE(in && out, "out of memory");
-    cfg.host = hosts[slot / 2];
-    rg_status_t s = rg_group_join(&cfg, &g, &err);
-    if (s) procs_complain(__FILE__, __LINE__, "join", "%s", err.text);
-    else rc = worker_loop(w, g, in, out);
-    rg_group_destroy(g);
-    free(in);
-    free(out);
-    if (rc) w->failed = 1;
-    return rc;
+static void describe(uint64_t gen, char *text, size_t cap) {
+    static const char *const kinds[] = { "all_reduce", "reduce_scatter", "all_gather" };
+    struct round r = round_of(gen);
+    snprintf(text, cap,
+             "%s of %u, %s, %s, %s, flags %u, scale %g, data %d, on_fault %d, in place %d, request %d, cancel %d, "
+             "feedback %d (beta %g, clip %g, preset %d), used %d",
+             kinds[r.c.kind], r.c.count, rg_op_name(r.c.op), rg_wire_name(r.c.wire), rg_quant_form_name(r.c.form),
+             r.c.flags, (double)r.c.scale, r.data, (int)r.on_fault, r.in_place, r.request, r.cancel, r.feeds,
+             (double)r.f.beta, (double)r.f.clip, r.preset, r.used);
 }
 
-static void start_worker(int slot, int first) {
-    static char yes;
-    memset(&sh->workers[slot], 0, sizeof sh->workers[slot]);
-    sh->workers[slot].pid = procs_fork(worker_body, slot, first ? &yes : NULL);
-}
+static const struct random_kind kind = { .name = "quantised",
+                                         .classes = RG_QUANT_FORM_COUNT,
+                                         .class_name = class_name,
+                                         .class_of = class_of,
+                                         .allows = allows,
+                                         .is_long = is_long,
+                                         .describe = describe,
+                                         .begin = begin,
+                                         .end = end,
+                                         .run = run };
 
-/* ---- Judging --------------------------------------------------------------------------------------------------- */
+int check_quant(uint64_t rounds, unsigned every, unsigned seed) { return random_check(&kind, rounds, every, seed); }
 
-struct tally {
-    int quiet, bad, kills, during;
-    uint64_t rounds, ok, peer_lost, retried, forms[RG_QUANT_FORM_COUNT];
-};
-
-static uint64_t done(int slot) { return __atomic_load_n(&sh->workers[slot].finished, __ATOMIC_ACQUIRE); }
-
-static const struct record *find(int slot, uint64_t gen) {
-    struct worker *w = &sh->workers[slot];
-    uint64_t n = done(slot);
-    for (uint64_t i = n; i-- > (n > LOG - 2 ? n - (LOG - 2) : 0);)
-        if (w->log[i % LOG].gen == gen) return &w->log[i % LOG];
-    return NULL;
-}
-
-static uint64_t last_gen(int slot) {
-    uint64_t n = done(slot);
-    return n ? sh->workers[slot].log[(n - 1) % LOG].gen : 0;
-}
-
-static void say(struct tally *t, const struct record *r, int slot, const char *what) {
-    struct round c = round_of(r->gen);
-    t->bad++;
-    if (t->quiet) return;
-    printf("BAD: round %llu, worker %d: %s\n", (unsigned long long)r->gen, slot, what);
-    printf("     kind %d, %s, %s, %u elements, on_fault %d, request %d: status %d world %u contributors %u epoch %llu "
-           "hash %llx wrong %llu intact %u retries %u; %s\n",
-           c.kind, rg_wire_name(c.wire), rg_quant_form_name(c.form), c.count, (int)c.on_fault, c.request,
-           -(int)r->status, r->world, r->contributors, (unsigned long long)r->epoch, (unsigned long long)r->hash,
-           (unsigned long long)r->wrong, r->intact, r->retries, r->text);
-}
-
-/* What a member saw last before it died binds nobody. */
-static void judge(struct tally *t, uint64_t gen) {
-    struct round c = round_of(gen);
-    const struct record *first = NULL;
-    for (int i = 0; i < N; i++) {
-        const struct record *r = find(i, gen);
-        if (!r || (sh->workers[i].killed && gen == last_gen(i))) continue;
-        if (r->wrong) say(t, r, i, "values beyond the bound");
-        if (!r->intact) say(t, r, i, "input not intact");
-        int lost = r->status == (uint32_t)-RG_ERR_PEER_LOST && (c.kind != ALL_REDUCE || c.on_fault == RG_RETURN);
-        if (r->status && !lost) say(t, r, i, "an outcome that it cannot have");
-        if (first && (first->status != r->status || first->hash != r->hash ||
-                      (!r->status && (first->contributors != r->contributors || first->epoch != r->epoch ||
-                                      memcmp(first->ids, r->ids, sizeof r->ids)))))
-            say(t, r, i, "differs from another worker");
-        if (!first) first = r;
-    }
-    if (!first) return;
-    t->rounds++;
-    t->ok += !first->status;
-    t->peer_lost += first->status == (uint32_t)-RG_ERR_PEER_LOST;
-    t->retried += first->retries != 0;
-    t->forms[c.form]++;
-}
-
-/* ---- The run --------------------------------------------------------------------------------------------------- */
-
-static int anyone_failed(void) {
-    for (int i = 0; i < N; i++)
-        if (sh->workers[i].failed || (!sh->workers[i].killed && waitpid(sh->workers[i].pid, NULL, WNOHANG) > 0))
-            return printf("BAD: worker %d gave up\n", i), 1;
-    return 0;
-}
-
-static int all_at(uint64_t gen, int but) {
-    for (int i = 0; i < N; i++)
-        if (i != but && last_gen(i) < gen) return 0;
-    return 1;
-}
-
-/* Everybody is there and has finished the same round. Lets them go a little further as long as not. */
-static int whole(void) {
-    uint64_t top = 0;
-    for (int i = 0; i < N; i++)
-        if (last_gen(i) > top) top = last_gen(i);
-    int all = top >= sh->limit_gen;
-    for (int i = 0; i < N; i++) {
-        const struct record *r = find(i, top);
-        all &= r != NULL && r->world == N;
-    }
-    if (!all && top >= sh->limit_gen) sh->limit_gen = top + 1;
-    return all;
-}
-
-/* Some rounds of all, and one in which somebody dies. *from: rounds judged so far. */
-static int one_kill(struct tally *t, uint64_t *from, unsigned every, unsigned *seed) {
-    int victim = (int)(procs_draw(seed) % N);
-    struct worker *w = &sh->workers[victim];
-    if (!PROCS_WAIT(anyone_failed() || whole(), 60)) return printf("BAD: no whole group\n"), 1;
-    uint64_t at = sh->limit_gen + 1 + procs_draw(seed) % (2 * every);
-    sh->limit_gen = at - 1;
-    if (!PROCS_WAIT(anyone_failed() || all_at(at - 1, -1), 60)) return printf("BAD: a round does not end\n"), 1;
-    for (uint64_t g = *from + 1; g < at; g++) judge(t, g);
-    unsigned us = procs_draw(seed) % (round_of(at).count > 3000 ? 4000 : 900);
-    __atomic_store_n(&sh->limit_gen, at, __ATOMIC_RELEASE);
-    if (!PROCS_WAIT(anyone_failed() || w->started > w->finished || w->finished > LOG || last_gen(victim) >= at, 20))
-        return printf("BAD: the victim does not come\n"), 1;
-    procs_pause_ns((uint64_t)us * 1000);
-    kill(w->pid, SIGKILL);
-    waitpid(w->pid, NULL, 0);
-    w->killed = 1;
-    t->kills++;
-    t->during += __atomic_load_n(&w->started, __ATOMIC_ACQUIRE) > done(victim);
-    if (!PROCS_WAIT(anyone_failed() || all_at(at, victim), 60)) return printf("BAD: the survivors do not end\n"), 1;
-    judge(t, at);
-    *from = at;
-    if (anyone_failed()) return 1;
-    start_worker(victim, 0);
-    return 0;
-}
-
-static int finish(void) {
-    int bad = 0;
-    if (!PROCS_WAIT(anyone_failed() || whole(), 60)) return printf("BAD: no whole group at the end\n"), 1;
-    sh->stop_gen = sh->limit_gen + 4;
-    __atomic_store_n(&sh->limit_gen, UINT64_MAX, __ATOMIC_RELEASE);
-    for (int i = 0; i < N; i++) bad += procs_end(sh->workers[i].pid, 60) != 0;
-    return bad;
-}
-
-int check_quant(uint64_t rounds, unsigned every, unsigned seed) {
-    static struct tally t;
-    struct procs_coordinator co;
-    unsigned state = seed * 2654435761u + 1;
-    uint64_t from = 0, began = procs_now();
-    int broken = 0;
-    memset(&t, 0, sizeof t);
-    sh = procs_shared(sizeof *sh);
-    if (procs_coordinator_start(&co, 0)) return 1;
-    memcpy(sh->address, co.address, sizeof sh->address);
-    sh->limit_gen = 1;
-    for (int i = 0; i < N; i++) start_worker(i, 1);
-    while (!broken && t.rounds < rounds) broken = one_kill(&t, &from, every, &state);
-    if (!broken) broken = finish();
-    for (int i = 0; broken && i < N; i++) kill(sh->workers[i].pid, SIGKILL);
-    while (broken && waitpid(-1, NULL, WNOHANG) > 0) {}
-    broken |= procs_coordinator_stop(&co) != 0;
-    printf("{\"rounds\": %llu, \"seed\": %u, \"members\": %d, \"kills\": %d, \"during_operation\": %d, \"ok\": %llu, "
-           "\"peer_lost\": %llu, \"retried\": %llu, \"forms\": {",
-           (unsigned long long)t.rounds, seed, N, t.kills, t.during, (unsigned long long)t.ok,
-           (unsigned long long)t.peer_lost, (unsigned long long)t.retried);
-    for (uint32_t f = 0; f < RG_QUANT_FORM_COUNT; f++)
-        printf("%s\"%s\": %llu", f ? ", " : "", rg_quant_form_name(f), (unsigned long long)t.forms[f]);
-    printf("}, \"disagreements\": %d, \"seconds\": %.1f, \"passed\": %s}\n", t.bad, (double)(procs_now() - began) / 1e9,
-           !broken && !t.bad ? "true" : "false");
-    return broken || t.bad;
-}
-
-/* ---- Planted faults -------------------------------------------------------------------------------------------- */
-
-/* 1 when each of them is found in otherwise equal records. */
 int check_quant_planted(void) {
-    static struct tally t;
-    int found = 1;
-    sh = procs_shared(sizeof *sh);
-    for (int fault = 0; fault < 7; fault++) {
-        for (int i = 0; i < N; i++) {
-            struct record r = {
-                .gen = 7, .epoch = 2, .hash = 9, .ids = { 1, 2, 3, 4 }, .contributors = N, .intact = 1
-            };
-            sh->workers[i].log[0] = r;
-            sh->workers[i].finished = 1;
-        }
-        struct record *r = &sh->workers[2].log[0];
-        r->hash += fault == 1;
-        r->wrong += fault == 2;
-        r->intact -= fault == 3;
-        r->contributors -= fault == 4;
-        r->status = fault == 5 ? (uint32_t)-RG_ERR_TIMEOUT : 0;
-        r->ids[1] += fault == 6;
-        memset(&t, 0, sizeof t);
-        t.quiet = 1;
-        judge(&t, 7);
-        found &= (fault != 0) == (t.bad != 0);
-    }
-    return found;
+    uint64_t gen = 1;
+    while (round_of(gen).data != ORDINARY || allows(gen, RG_ERR_PEER_LOST)) gen++;
+    return random_planted(&kind, gen);
 }
