@@ -181,12 +181,13 @@ typedef struct rg_sparse_how {
     uint64_t topk; /* RG_SPARSE_TOPK */
 
     /* How values travel: in a wire form, with its flags, seed and scale (form is 0); NULL: as they are. Lists are of
-     * F32 then. What a member says is what its values decode to, in blocks along its list; the sum of it is encoded
-     * once, by whom it was added up, and everybody, that one too, takes what it decodes to: all members get the same
-     * bits. They depend on the algorithm, as everybody's lists to everybody (GATHER, and BY_SIZE of two members) are
-     * quantised once, all others twice. Without RG_QUANT_SATURATE a value, or a sum, that is not finite is INVALID
-     * everywhere; the text names the rank that has it (of sums that are not encoded again: none). Lists of another type
-     * are NOTSUP everywhere. The wire form is equal on all members, the seed need not be. */
+     * F32 then. What a member says is what its values decode to, in blocks along its list that begin anew in each part
+     * in which it is added up; the sum of it is encoded once, by whom it was added up, and everybody, that one too,
+     * takes what it decodes to: all members get the same bits. They depend on the algorithm, as everybody's lists to
+     * everybody (GATHER, and BY_SIZE of two members) are quantised once, all others twice. Without RG_QUANT_SATURATE a
+     * value, or a sum, that is not finite is INVALID everywhere; the text names the rank that has it (of sums that are
+     * not encoded again: none). Lists of another type are NOTSUP everywhere. The wire form is equal on all members, the
+     * seed need not be. */
     const rg_quant_t *quant;
 
     /* What was left out, for this member to add to what it says next (error feedback): of each element of `in` that is

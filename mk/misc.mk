@@ -24,7 +24,7 @@ help:
 	@echo 'make demo-wan         the same far apart, by outer optimisers too: loss beside bytes and time, CSV and PNG (needs root)'
 	@echo 'make check            every test; the last line counts them (installs what is missing). SAN=asan or SAN=tsan'
 	@echo 'make check-kills      SIGKILLs at random moments: KILLS=200 SEED=1; KINDS=all: in every kind of operation, TRANSPORT=tcp'
-	@echo 'make check-quantised  random quantised collectives with kills: ROUNDS=10000 EVERY=20 SEED=1'
+	@echo 'make check-quantised check-sparse   random collectives of these kinds with kills: ROUNDS=10000 EVERY=20 SEED=1 TRANSPORT=tcp'
 	@echo 'make check-coordinator-kills   the same for the coordinator: KILLS=200 SEED=1 MODE=all|restart|standby|takeover'
 	@echo 'make check-cases-long   hundreds of kills, thousands of groups, a million operations: tens of minutes'
 	@echo 'make check-sim-long     SEEDS=50000 of the simulator, on two processors: a minute'

@@ -28,14 +28,14 @@ check-kills:
 	@$(MAKE) --no-print-directory $(BUILD)/tests/procs BUILD=$(BUILD) SAN=$(SAN)
 	@KILLS=$(KILLS) SEED=$(SEED) KINDS=$(KINDS) $(if $(TRANSPORT),RG_TRANSPORT=$(TRANSPORT)) $(BUILD)/tests/procs kills
 
-# Random quantised collectives (ROUNDS of them) with a kill after each EVERY or so, over what TRANSPORT says; the last
-# line is JSON.
-.PHONY: check-quantised
-check-quantised:
+# Random quantised, or sparse, collectives (ROUNDS of them) with a kill after each EVERY or so, over what TRANSPORT says;
+# the last line is JSON.
+.PHONY: check-quantised check-sparse
+check-quantised check-sparse:
 	@sh scripts/setup.sh
 	@$(MAKE) --no-print-directory $(BUILD)/tests/procs BUILD=$(BUILD) SAN=$(SAN)
 	@ROUNDS=$(or $(ROUNDS),10000) EVERY=$(or $(EVERY),20) SEED=$(SEED) \
-	 $(if $(TRANSPORT),RG_TRANSPORT=$(TRANSPORT)) $(BUILD)/tests/procs quant
+	 $(if $(TRANSPORT),RG_TRANSPORT=$(TRANSPORT)) $(BUILD)/tests/procs $(patsubst check-quantised,quant,$(@:check-sparse=sparse))
 
 # The coordinator killed at random moments of a group of four, KILLS times in each MODE: restart (and stops), standby,
 # takeover, or all of them. The last line is JSON.

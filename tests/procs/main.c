@@ -34,6 +34,12 @@ static void quant_briefly(void) {
                check_quant(250, 20, (unsigned)number("SEED", 1)) == 0);
 }
 
+static void sparse_briefly(void) {
+    procs_case("sparse__planted_disagreements__found", check_sparse_planted());
+    procs_case("sparse__random_operations_and_kills__equal_bits",
+               check_sparse(250, 20, (unsigned)number("SEED", 1)) == 0);
+}
+
 static int kill_modes(void) {
     const char *m = getenv("MODE");
     if (!m || !*m || !strcmp(m, "all")) return KILL_RESTART | KILL_STANDBY | KILL_TAKEOVER;
@@ -69,6 +75,7 @@ int main(int argc, char **argv) {
                   { "succession", test_succession },
                   { "coordinator-kills-briefly", coordinator_kills_briefly },
                   { "quant-briefly", quant_briefly },
+                  { "sparse-briefly", sparse_briefly },
                   { "kills-briefly", kills_briefly } };
     int found = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -88,6 +95,8 @@ int main(int argc, char **argv) {
     }
     if (argc > 1 && !strcmp(argv[1], "quant"))
         return check_quant(number("ROUNDS", 10000), (unsigned)number("EVERY", 20), (unsigned)number("SEED", 1));
+    if (argc > 1 && !strcmp(argv[1], "sparse"))
+        return check_sparse(number("ROUNDS", 10000), (unsigned)number("EVERY", 20), (unsigned)number("SEED", 1));
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         if (argc < 2 || !strcmp(argv[1], tests[i].name)) {
             tests[i].run();
@@ -95,7 +104,8 @@ int main(int argc, char **argv) {
         }
     if (!found) {
         fprintf(stderr, "usage: procs [api|faults|stop|join|garbage|security|env|state|shm|cases|cases-long|succession|"
-                        "coordinator-kills-briefly|coordinator-kills|kills-briefly|kills|quant-briefly|quant]\n");
+                        "coordinator-kills-briefly|coordinator-kills|kills-briefly|kills|quant-briefly|quant|sparse-"
+                        "briefly|sparse]\n");
         return 2;
     }
     printf("%d passed, %d failed, %d skipped\n", procs_passed, procs_failed, procs_skipped);

@@ -100,6 +100,8 @@ int check_kinds_planted(void);
 int check_kinds(int kills, unsigned seed, const char *wanted, size_t elems);
 /* Random quantised collectives, `rounds` of them, with a kill after each `every` or so. 0 when everything held. */
 int check_quant(uint64_t rounds, unsigned every, unsigned seed);
+int check_sparse(uint64_t rounds, unsigned every, unsigned seed); /* the same of sparse ones */
+int check_sparse_planted(void);
 int check_quant_planted(void);                                      /* 1 when planted disagreements are found */
 int check_kills_planted(void);                                      /* 1 when planted disagreements are found */
 int check_kills(int kills, unsigned seed, size_t bytes, int timed); /* 0 when everything held */

@@ -175,7 +175,7 @@ static const struct random_record *binding(int slot, uint64_t gen) {
 }
 
 static int same(const struct random_record *a, const struct random_record *b) {
-    if (a->status != b->status || a->hash != b->hash) return 0;
+    if (a->status != b->status || a->hash != b->hash || a->failed != b->failed) return 0;
     return a->status ||
            (a->contributors == b->contributors && a->epoch == b->epoch && !memcmp(a->ids, b->ids, sizeof a->ids));
 }
@@ -196,6 +196,7 @@ static void judge(struct tally *t, uint64_t gen) {
         if (!r->intact) say(t, r, i, "what must not be touched was");
         if (!sh->kind->allows(gen, status) || (all && r->must <= 0 && status != r->must && status != RG_ERR_CANCELLED))
             say(t, r, i, "an outcome that it cannot have");
+        if (all && r->status && r->failing && r->failed != r->failing) say(t, r, i, "not the error that it is");
         if (first && !same(first, r)) say(t, r, i, "differs from another worker");
         if (!first) first = r;
         t->compared += r->compared;
@@ -347,7 +348,7 @@ int random_planted(const struct random_kind *k, uint64_t gen) {
     int found = 1;
     sh = procs_shared(sizeof *sh);
     sh->kind = k;
-    for (int fault = 0; fault < 9; fault++) {
+    for (int fault = 0; fault < 10; fault++) {
         for (int i = 0; i < N; i++) {
             struct random_record r = {
                 .gen = gen, .epoch = 2, .hash = 9, .ids = { 1, 2, 3, 4 }, .contributors = N, .world = N, .intact = 1
@@ -364,6 +365,7 @@ int random_planted(const struct random_kind *k, uint64_t gen) {
         if (fault == 5) r->status = (uint32_t)-RG_ERR_TIMEOUT;
         r->ids[1] += fault == 6;
         r->unlike += fault == 7;
+        r->failed += fault == 9;
         memset(&t, 0, sizeof t);
         t.quiet = 1;
         judge(&t, gen);

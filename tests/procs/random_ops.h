@@ -20,6 +20,8 @@ struct random_record {
     uint32_t intact;   /* what must not be touched was not */
     uint32_t compared; /* the result was compared with the reference */
     int must;          /* the status when nobody is lost; 1: not known */
+    uint64_t failed;   /* what a call that failed says beside its status, which all have alike */
+    uint64_t failing;  /* what that must be when nobody is lost; 0: not known */
     char text[256];
 };
 
