@@ -326,7 +326,9 @@ int random_check(const struct random_kind *k, uint64_t rounds, unsigned every, u
     sh = procs_shared(sizeof *sh);
     sh->kind = k;
     salt = random_spread(seed);
-    if (procs_coordinator_start(&co, 0)) return 1;
+    /* Who is killed is missed at once, by its connections; silence for two seconds happens to the living, too, where
+     * many processes want a processor. */
+    if (procs_coordinator_start(&co, 20000)) return 1;
     memcpy(sh->address, co.address, sizeof sh->address);
     sh->limit_gen = 1;
     for (int i = 0; i < N; i++) start_worker(i, 1);
