@@ -7,6 +7,7 @@
 #include "random_ops.h"
 #include "sparse/list.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,6 +275,9 @@ static int list_reference(const struct round *r, uint64_t gen, struct own *o, co
     }
     rounded(r->dtype, s->v, r->n, o->wire, s->v);
     if (r->how.result == RG_SPARSE_TOPK) only_largest(s, r->n, r->how.topk);
+    /* Sums of values that saturate do so too. */
+    for (uint64_t i = 0; i < r->n && r->coded && (r->q.flags & RG_QUANT_SATURATE); i++)
+        if (isinf(s->v[i])) s->v[i] = copysignf(FLT_MAX, s->v[i]);
     return finite || !r->coded || (r->q.flags & RG_QUANT_SATURATE) != 0;
 }
 
