@@ -571,6 +571,9 @@ static void case_note(env_t *e) {
 }
 
 #include "conformance_peek.h"
+#ifdef RG_HAVE_RDMA
+#include "conformance_adapter.h"
+#endif
 
 static void case_three(env_t *e) {
     uint8_t in[2][64];
@@ -740,13 +743,15 @@ static const struct {
 /* ---- Running ---- */
 
 #define CASE(name)                                                                                                     \
-    { #name, case_##name, 0 }
+    { #name, case_##name, 0, 0 }
 #define TCP_CASE(name)                                                                                                 \
-    { #name, case_##name, 1 }
+    { #name, case_##name, 1, 0 }
+#define ADAPTER_CASE(name)                                                                                             \
+    { #name, case_##name, 0, 1 }
 static const struct {
     const char *name;
     void (*run)(env_t *e);
-    int tcp_only;
+    int tcp_only, adapter_only; /* adapter: that of tests/adapter */
 } cases[] = {
     CASE(connect_orders),
     CASE(nonce_later),
@@ -771,6 +776,12 @@ static const struct {
     CASE(note),
     CASE(peek),
     CASE(three),
+#ifdef RG_HAVE_RDMA
+    ADAPTER_CASE(silent_adapter),
+    ADAPTER_CASE(stopped_peer),
+    ADAPTER_CASE(peer_short_of_slots),
+    ADAPTER_CASE(slow_adapter),
+#endif
     TCP_CASE(strangers),
     TCP_CASE(refused_connection),
     TCP_CASE(no_common_family),
@@ -881,18 +892,36 @@ static int can_open(int s) {
 
 #ifdef RG_HAVE_RDMA
 /* With the adapter of this program, which is never quicker than it should be. */
+static const struct {
+    int *hook;
+    const char *name, *notices;
+} planted_adapter[] = {
+    { &rgr_hooks.no_fence_wait, "fence does not wait for the adapter", "fence" },
+    { &rgr_hooks.no_watch, "does not miss what never ends", "silent_adapter" },
+    { &rgr_hooks.watch_always, "takes a full peer for a lost one", "peer_short_of_slots" },
+    { &rgr_hooks.watch_blind, "takes a slow adapter for a silent one", "slow_adapter" },
+};
+#define N_PLANTED_ADAPTER ((int)(sizeof planted_adapter / sizeof *planted_adapter))
+
 static int run_planted_adapter(env_t *e, int verbose) {
-    int s = 0, c = 0;
+    int s = 0, failed = 0;
     while (strcmp(subjects[s].name, "rdma-regions") != 0) s++;
-    while (strcmp(cases[c].name, "fence") != 0) c++;
-    rgr_hooks.no_fence_wait = 1;
-    int noticed = run_case(subjects[s].t, s, c, e);
-    rgr_hooks.no_fence_wait = 0;
-    if (verbose || !noticed)
-        printf("planted: fence does not wait for the adapter  %s: %s\n", noticed ? "noticed" : "NOT NOTICED", e->why);
-    return !noticed;
+    for (int i = 0; i < N_PLANTED_ADAPTER; i++) {
+        int c = 0;
+        while (strcmp(cases[c].name, planted_adapter[i].notices) != 0) c++;
+        patience_ns = 3000000000u;
+        *planted_adapter[i].hook = 1;
+        int noticed = run_case(subjects[s].t, s, c, e);
+        *planted_adapter[i].hook = 0;
+        if (verbose || !noticed)
+            printf("planted: %-36s %s by %s: %s\n", planted_adapter[i].name, noticed ? "noticed" : "NOT NOTICED",
+                   cases[c].name, e->why);
+        failed += !noticed;
+    }
+    return failed;
 }
 #else
+#define N_PLANTED_ADAPTER 0
 static int run_planted_adapter(env_t *e, int verbose) { return (void)e, verbose = 0; }
 #endif
 
@@ -938,7 +967,8 @@ int main(int argc, char **argv) {
         if (!can_open(s)) continue;
         int passed = 0, wrong = 0;
         for (int c = 0; c < N_CASES; c++) {
-            if ((cases[c].tcp_only && (subjects[s].t != &rg_transport_tcp || with_tls(s))) ||
+            if ((cases[c].adapter_only && !&conformance_subjects) ||
+                (cases[c].tcp_only && (subjects[s].t != &rg_transport_tcp || with_tls(s))) ||
                 (argc > 2 && strcmp(argv[2], cases[c].name) != 0))
                 continue;
             uint64_t t0 = rg_os_now_ns();
@@ -956,7 +986,7 @@ int main(int argc, char **argv) {
     }
     if (argc == 1 || strcmp(argv[1], "planted") == 0) {
         int missed = run_planted(&e, verbose);
-        int all = &conformance_subjects ? 1 : (int)(sizeof planted / sizeof *planted);
+        int all = &conformance_subjects ? N_PLANTED_ADAPTER : (int)(sizeof planted / sizeof *planted);
         printf("conformance: planted bugs: %d of %d noticed\n", all - missed, all);
         failed += missed;
         ran++;

@@ -153,6 +153,7 @@ static void timers(rg_tp_t *tp, uint64_t now) {
         }
         if (l->state == MBOX_UP && now >= s->heard_by_ns) {
             s->heard_by_ns = now + s->quiet_ns;
+            if (rgr_given_up(tp, s)) continue;
             if (!s->sq_n || s->unsignalled) rgr_probe(tp, s);
         }
         uint64_t at = l->state == MBOX_UP ? s->heard_by_ns : l->deadline;

@@ -168,6 +168,16 @@ rgr_side_t *rgr_side_of_qpn(rg_tp_t *tp, uint32_t qpn) {
     return NULL;
 }
 
+/* The slots will be shared by more peers than have one for each message: they hear of it before the newest can send. */
+static void not_roomy(rg_tp_t *tp) {
+    tp->roomy = 0;
+    for (uint32_t i = 0; i < tp->n_sides; i++) {
+        if (!tp->sides[i] || !rg_mbox_link(&tp->box, i)) continue;
+        tp->sides[i]->note_due = 1;
+        rgr_pump(tp, tp->sides[i]);
+    }
+}
+
 /* 0, or an errno. */
 static int queue_pair(rg_tp_t *tp, rgr_side_t *s) {
     struct ibv_qp_init_attr a = { .send_cq = tp->cq,
@@ -178,8 +188,10 @@ static int queue_pair(rg_tp_t *tp, rgr_side_t *s) {
     uint32_t links = 0;
     rgr_completions(tp); /* the number of a queue pair may come again, and must find nothing of the last one's */
     for (uint32_t i = 0; i < tp->n_sides; i++) links += tp->sides[i] && tp->sides[i]->id;
-    int e = rgr_slots_grow(tp, links);
+    int e = rgr_slots_grow(tp, links), roomy = tp->n_chunks >= links;
     if (e) return e;
+    if (tp->roomy && !roomy) not_roomy(tp);
+    tp->roomy = roomy;
     uint32_t need = tp->n_chunks * RGR_CHUNK + links * RGR_SQ;
     if (need > tp->cq_room) {
         if ((e = ibv_resize_cq(tp->cq, (int)(need * 2))) != 0) return e;
@@ -197,6 +209,8 @@ static int queue_pair(rg_tp_t *tp, rgr_side_t *s) {
     tp->by_qpn[s->qpn % RGR_HASH] = s->index + 1;
     s->credits = RGR_CREDITS;
     s->owed = s->sq_first = s->sq_n = s->unsignalled = s->reads = s->reads_max = s->serves = 0;
+    s->ended = s->ended_seen = s->stuck = 0;
+    s->peer_roomy = 0;
     return 0;
 }
 
@@ -263,7 +277,7 @@ void rgr_up(rg_tp_t *tp, uint32_t link) {
     s->quiet_ns = silence_of(tp, l) * 1000000ull / 4;
     s->heard_by_ns = rg_os_now_ns() + s->quiet_ns;
     if (s->heard_by_ns < tp->next_timer) tp->next_timer = s->heard_by_ns;
-    s->note_due = tp->note != 0;
+    s->note_due = 1; /* it says whether we have slots enough, if nothing else */
     struct ibv_qp_attr a;
     struct ibv_qp_init_attr unused;
     if (ibv_query_qp(s->id->qp, &a, IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &unused) == 0) {

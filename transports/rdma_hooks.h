@@ -5,6 +5,9 @@
 
 typedef struct rgr_hooks {
     int no_fence_wait; /* fence() returns while the adapter still reads into buffers */
+    int no_watch;      /* an adapter that reports nothing more is believed for ever, */
+    int watch_always;  /* or suspected when the peer has no place for what it has to deliver, */
+    int watch_blind;   /* or though it gets on */
 } rgr_hooks_t;
 extern rgr_hooks_t rgr_hooks;
 

@@ -1,5 +1,6 @@
 /* rdma_internal.h: what the parts of the RDMA transport share. rdma.c has the table and what a user asks for,
- * rdma_msg.c sends and takes messages, rdma_conn.c makes and ends connections, rdma_wire.c has the bytes. It relies on
+ * rdma_msg.c sends and takes messages, rdma_watch.c misses what does not end, rdma_conn.c makes and ends connections,
+ * rdma_wire.c has the bytes. It relies on
  * libibverbs and librdmacm, and on mbox.h for messages that come whole; rdma_mem.c knows memory of callers. No key that
  * a peer could write with is ever made: what lands in a caller's buffer has been fetched by our own adapter, or copied
  * by us, so that nothing remote can change one, whatever dies. What a peer may read ends with its link. */
@@ -44,6 +45,7 @@ typedef struct rgr_head {
     uint32_t credits, len, sid, rid, step, key;
     rg_tag_t tag;
     uint64_t note, total, offset;
+    int roomy; /* the sender has a slot free for every message that it gave credits for */
 } rgr_head_t;
 
 typedef struct rgr_hello {
@@ -123,6 +125,7 @@ typedef struct rgr_in {
 typedef struct rgr_work {
     uint32_t slot; /* RGR_NO_SLOT: none was needed */
     uint32_t bytes;
+    int told; /* a completion says when it has ended */
     rgr_mem_t *mem;
     rgr_out_t *out;
     rgr_in_t *in;
@@ -148,6 +151,8 @@ typedef struct rgr_side {
     uint32_t inline_max;
     uint32_t reads, reads_max, serves; /* under way; most at once; those of the peer that our adapter may answer */
     uint32_t sq_first, sq_n, unsignalled;
+    uint32_t ended, ended_seen, stuck; /* work, in all; when it was looked at; looks since then */
+    int peer_roomy;                    /* as in its last message */
     rgr_work_t sq[RGR_SQ];
     /* Not begun; announced; in pieces; all pieces are under way, or read by the peer; fenced, see rgr_out_t. */
     rgr_list_t queue, asked, flowing, ending, fenced;
@@ -185,6 +190,8 @@ struct rg_tp {
     struct ibv_srq *srq;
     int epoll;
     uint32_t next_gen, cq_room;
+    int drained;                        /* the completion queue was empty when it was looked at last */
+    int roomy;                          /* see rgr_head_t */
     rgr_slot_t *chunks[RGR_CHUNKS_MAX]; /* of slots to receive in */
     rgr_slot_t *send_chunks[RGR_SEND_CHUNKS];
     uint32_t n_chunks, n_send_chunks, srq_max;
@@ -229,6 +236,9 @@ void rgr_cancel(rg_tp_t *tp, rgr_side_t *s, uint64_t below, rg_tp_status_t st); 
 void rgr_list_init(rgr_list_t *l);
 void rgr_fence_wait(rg_tp_t *tp);                 /* until no receive that was fenced can be written to */
 void rgr_work_forget(rg_tp_t *tp, rgr_side_t *s); /* the queue pair is gone, and with it what it was asked for */
+
+/* rdma_watch.c */
+int rgr_given_up(rg_tp_t *tp, rgr_side_t *s); /* with each probe; 1: the link is down */
 
 /* rdma_mem.c */
 rgr_mem_t *rgr_mem_get(rg_tp_t *tp, const void *p, uint64_t bytes); /* NULL: it is not registered, and is copied */

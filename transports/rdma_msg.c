@@ -128,6 +128,7 @@ static int hand_over(rg_tp_t *tp, rgr_side_t *s, struct ibv_send_wr *wr, rgr_wor
     if (work.mem) rgr_mem_use(work.mem);
     if (work.out) work.out->busy++;
     if (work.in) work.in->busy++;
+    work.told = (wr->send_flags & IBV_SEND_SIGNALED) != 0;
     s->sq[at] = work;
     s->sq_n++;
     int e = ibv_post_send(s->id->qp, wr, &bad);
@@ -143,7 +144,7 @@ static int post(rg_tp_t *tp, rgr_side_t *s, rgr_head_t *h, const void *payload, 
     uint32_t bytes = RGR_HEAD + h->len;
     struct ibv_sge sge[2] = { { .length = bytes } };
     struct ibv_send_wr wr = { .sg_list = sge, .num_sge = 1, .opcode = IBV_WR_SEND };
-    rgr_work_t work = { .slot = RGR_NO_SLOT };
+    rgr_work_t work = { .slot = RGR_NO_SLOT, .bytes = bytes };
     if (!room(s, 1)) return 0;
     if (!o && bytes <= s->inline_max && bytes <= INLINE_MAX) {
         wr.send_flags = IBV_SEND_INLINE;
@@ -158,6 +159,7 @@ static int post(rg_tp_t *tp, rgr_side_t *s, rgr_head_t *h, const void *payload, 
     }
     h->credits = s->owed;
     h->note = tp->note;
+    h->roomy = tp->roomy;
     rgr_head_put(to, h);
     sge[0].addr = (uintptr_t)to;
     if (o) {
@@ -521,6 +523,7 @@ static int take(rg_tp_t *tp, rgr_side_t *s, rgr_slot_t *slot, uint32_t bytes) {
     if (!wrong && s->owed + s->n_held >= RGR_CREDITS) wrong = "more messages than it has credits for";
     if (!wrong) {
         s->credits += h.credits;
+        s->peer_roomy = h.roomy;
         rg_mbox_note(&tp->box, s->index, h.note);
         if (h.type == RGR_RTS) wrong = on_announced(tp, s, &h);
         if (h.type == RGR_CTS || h.type == RGR_GOT) wrong = on_answer(tp, s, &h);
@@ -592,6 +595,7 @@ static void reap(rg_tp_t *tp, rgr_side_t *s, uint32_t upto) {
         rgr_work_t w = s->sq[at];
         s->sq_first = (at + 1) % RGR_SQ;
         s->sq_n--;
+        s->ended++;
         slot_back(tp, w.slot);
         rgr_mem_put(tp, w.mem);
         if (w.closes) rgr_window_closed(tp, w.closes);
@@ -653,6 +657,7 @@ void rgr_completions(rg_tp_t *tp) {
             else send_ended(tp, &wc[i]);
         }
     }
+    tp->drained = n < POLL_MAX;
 }
 
 /* ---- Ending ---- */

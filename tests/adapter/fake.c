@@ -3,6 +3,8 @@
  * so that work is under way when a case interferes. It is stricter than adapters are: keys, bounds, room in queues and
  * the order in which things end are checked, and a breach ends the program. It must not be linked into anything but
  * build/tests/conformance-adapter; tests/vm has the kernel's own soft-RoCE. */
+#include "fake.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -34,6 +36,7 @@ typedef struct fake_qp {
     struct fake_qp *next, *peer;
     fake_work_t *sq;
     uint32_t cap, first, n, used; /* used: until the completion is polled */
+    uint32_t left;                /* steps that it may do, see fake_hold() */
     int broken;
 } fake_qp_t;
 
@@ -85,6 +88,15 @@ static fake_key_t keys[KEYS_MAX];
 static int n_armed; /* completion queues whose owner may sleep, and looks no more */
 static uint32_t next_qpn = 17, next_key = 100;
 static uint16_t next_port = 20000;
+
+uint32_t fake_recvs;
+
+void fake_hold(uint32_t which, uint32_t steps) {
+    uint32_t n = 0;
+    for (const fake_qp_t *q = qps; q; q = q->next) n++;
+    for (fake_qp_t *q = qps; q; q = q->next)
+        if (--n == which) q->left = steps;
+}
 
 static void breach(const char *what) {
     fprintf(stderr, "fake adapter: %s\n", what);
@@ -280,7 +292,8 @@ static int closed(const fake_qp_t *q, uint32_t key) {
 
 /* 1: something was done. */
 static int step(fake_qp_t *q) {
-    if (!q->n || q->broken) return 0;
+    if (!q->n || q->broken || !q->left) return 0;
+    if (q->left != UINT32_MAX) q->left--;
     fake_work_t *w = &q->sq[q->first];
     struct ibv_wc wc = { .wr_id = w->wr.wr_id };
     int rc = -1;
@@ -382,9 +395,10 @@ const char *ibv_wc_status_str(enum ibv_wc_status status) {
 
 int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a) {
     (void)c;
-    *a = (struct ibv_device_attr){
-        .max_srq = 16, .max_srq_wr = RECVS_MAX, .max_cqe = 1 << 20, .device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B
-    };
+    *a = (struct ibv_device_attr){ .max_srq = 16,
+                                   .max_srq_wr = fake_recvs ? (int)fake_recvs : (int)RECVS_MAX,
+                                   .max_cqe = 1 << 20,
+                                   .device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B };
     return 0;
 }
 
@@ -579,6 +593,7 @@ int rdma_create_qp(struct rdma_cm_id *which, struct ibv_pd *pd, struct ibv_qp_in
                              .srq = a->srq,
                              .qp_num = next_qpn++ };
     q->cap = a->cap.max_send_wr;
+    q->left = UINT32_MAX;
     q->sq = made(q->cap * sizeof *q->sq);
     q->next = qps;
     qps = q;

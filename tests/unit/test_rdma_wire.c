@@ -15,7 +15,8 @@ static const rgr_head_t piece = { .type = RGR_PIECE,
                                   .tag = { 1, 2, 0x300000004u, 5, 6 },
                                   .note = 0x1122334455667788u,
                                   .total = 70000,
-                                  .offset = 1000 };
+                                  .offset = 1000,
+                                  .roomy = 1 };
 static const rgr_head_t readable = {
     .type = RGR_RTS, .sid = 4, .key = 0xa1b2c3d4u, .total = 1 << 20, .offset = 1ull << 40
 };
@@ -29,7 +30,10 @@ Test(rdma_wire, head__written_and_read__the_same) {
     cr_assert_null(rgr_head_get(b, RGR_HEAD + 500, &h));
     cr_assert(h.type == RGR_PIECE && h.credits == 3 && h.len == 500 && h.sid == 7 && h.rid == 9 && h.step == 11);
     cr_assert(h.tag.epoch == 1 && h.tag.gen == 2 && h.tag.op == 0x300000004u && h.tag.ord == 5 && h.tag.sig == 6);
-    cr_assert(h.note == piece.note && h.total == 70000 && h.offset == 1000);
+    cr_assert(h.note == piece.note && h.total == 70000 && h.offset == 1000 && h.roomy);
+    rgr_head_put(b, &readable);
+    cr_assert_null(rgr_head_get(b, RGR_HEAD, &h));
+    cr_assert(!h.roomy); /* as from one that does not know of it */
 }
 
 static const char *refused(rgr_head_t h, uint32_t bytes) {

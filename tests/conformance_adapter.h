@@ -1,0 +1,109 @@
+/* conformance_adapter.h: links of the RDMA transport whose adapter falls silent, and others that only look like it, for
+ * the exam in conformance.c with the adapter of tests/adapter. Part of that program and of nothing else: it uses its
+ * tools. What must not happen is waited for through several silences, which are short here. */
+#ifndef CONFORMANCE_ADAPTER_H
+#define CONFORMANCE_ADAPTER_H
+
+#include "adapter/fake.h"
+
+#define SILENCE_MS 200u
+
+static void turns_for(env_t *e, uint64_t ms) {
+    for (uint64_t end = rg_os_now_ns() + ms * 1000000; rg_os_now_ns() < end;) turn(e);
+}
+
+/* As couple(), and both have heard of each other. */
+static int couple_watched(env_t *e) {
+    for (int i = 0; i < e->n; i++) e->t->close(e->ep[i].tp), e->ep[i].tp = NULL;
+    e->conf.heartbeat_ms = SILENCE_MS;
+    if (couple(e) != 0) return -1;
+    turns(e, 50);
+    return 0;
+}
+
+/* Whichever end's, with nothing to do but a probe, a small message, a large one begun. */
+static void case_silent_adapter(env_t *e) {
+    for (int k = 0; k < 6; k++) {
+        int which = k % 2, busy = k / 2, other = !which;
+        size_t n = busy == 2 ? 4 << 20 : 10;
+        CHECK(e, couple_watched(e) == 0);
+        fill(big_a, n, 1);
+        if (busy) CHECK(e, do_recv(e, 1, tag(1, 1, 0), big_b, n, 1));
+        if (busy < 2) fake_hold((uint32_t)which, 0);
+        if (busy) CHECK(e, do_send(e, 0, tag(1, 1, 0), big_a, n, 1));
+        turns(e, 12); /* some of the large one is there */
+        fake_hold((uint32_t)which, 0);
+        uint64_t before = rg_os_now_ns();
+        CHECK(e, UNTIL(e, e->ep[which].down[0]) && strstr(e->ep[which].text, "reported nothing"));
+        CHECK(e, rg_os_now_ns() - before > (SILENCE_MS - 50) * 1000000ull); /* for what was posted just before */
+        CHECK(e, UNTIL(e, e->ep[other].down[0]));
+        if (busy) CHECK(e, UNTIL(e, e->ep[0].ends[1] && e->ep[1].ends[1]));
+        if (busy == 2) CHECK(e, ended(e, 1, 1, RG_TP_GONE));
+    }
+}
+
+/* Its adapter takes what comes, and answers, while the process sleeps: TCP would wait, too. */
+static void case_stopped_peer(env_t *e) {
+    uint8_t in[14][64];
+    CHECK(e, couple_watched(e) == 0);
+    for (uint32_t i = 0; i < 14; i++) CHECK(e, do_recv(e, 1, tag(1, 1, i), in[i], 64, i));
+    rg_tp_t *asleep = e->ep[1].tp;
+    e->ep[1].tp = NULL;
+    fill(big_a, 64, 3);
+    for (uint32_t i = 0; i < 14; i++) CHECK(e, do_send(e, 0, tag(1, 1, i), big_a, 64, i));
+    turns_for(e, SILENCE_MS * 5);
+    int down = e->ep[0].down[0];
+    e->ep[1].tp = asleep;
+    CHECK(e, !down);
+    for (uint32_t i = 0; i < 14; i++)
+        CHECK(e, UNTIL(e, ended(e, 1, i, RG_TP_DONE) && ended(e, 0, i, RG_TP_DONE)) && holds(in[i], 64, 3));
+    CHECK(e, !e->ep[0].down[0] && !e->ep[1].down[0]);
+}
+
+/* More come to it than it has slots for while it sleeps, so their adapters try again and again. */
+static void case_peer_short_of_slots(env_t *e) {
+    uint8_t in[2][14][64];
+    e->conf.heartbeat_ms = SILENCE_MS;
+    fake_recvs = 16;
+    int rc = start(e, 0, nonce);
+    fake_recvs = 0;
+    CHECK(e, rc == 0 && start(e, 1, nonce) == 0 && start(e, 2, nonce) == 0);
+    for (int i = 1; i <= 2; i++) {
+        CHECK(e, link_to(e, i, 0, 0, 1, 10000) == 0 && link_to(e, 0, (uint32_t)i, i, 0, 10000) == 0);
+        CHECK(e, UNTIL(e, e->ep[0].up[i] && e->ep[i].up[0]));
+        turns(e, 50);
+    }
+    fill(big_a, 64, 4);
+    for (uint32_t i = 0; i < 28; i++) {
+        rg_tp_recv_t r = { .tag = tag(1, 1, i % 14), .dst = in[i / 14][i % 14], .len = 64, .cookie = i };
+        CHECK(e, e->t->recv(e->ep[0].tp, i / 14 + 1, &r) >= 0);
+    }
+    rg_tp_t *asleep = e->ep[0].tp;
+    e->ep[0].tp = NULL;
+    for (uint32_t i = 0; i < 28; i++) CHECK(e, do_send(e, (int)(i / 14) + 1, tag(1, 1, i % 14), big_a, 64, i));
+    turns_for(e, SILENCE_MS * 5);
+    int down = e->ep[1].down[0] + e->ep[2].down[0];
+    e->ep[0].tp = asleep;
+    CHECK(e, !down);
+    for (uint32_t i = 0; i < 28; i++)
+        CHECK(e, UNTIL(e, ended(e, 0, i, RG_TP_DONE)) && holds(in[i / 14][i % 14], 64, 4));
+}
+
+/* It delivers a message in each half of a silence, for several; of these completions tell, as they are not small. */
+static void case_slow_adapter(env_t *e) {
+    uint8_t in[15][1000];
+    CHECK(e, couple_watched(e) == 0);
+    fill(big_a, 1000, 6);
+    fake_hold(0, 0);
+    for (uint32_t i = 0; i < 15; i++)
+        CHECK(e, do_recv(e, 1, tag(1, 1, i), in[i], 1000, i) && do_send(e, 0, tag(1, 1, i), big_a, 1000, i));
+    for (uint32_t i = 0; i < 15; i++) {
+        turns_for(e, SILENCE_MS / 2);
+        fake_hold(0, 1);
+    }
+    CHECK(e, !e->ep[0].down[0] && !e->ep[1].down[0]);
+    fake_hold(0, UINT32_MAX);
+    for (uint32_t i = 0; i < 15; i++) CHECK(e, UNTIL(e, ended(e, 1, i, RG_TP_DONE)) && holds(in[i], 1000, 6));
+}
+
+#endif
