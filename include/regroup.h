@@ -210,8 +210,8 @@ typedef struct rg_config {
                                members */
     uint32_t rdma_traffic_class; /* RG_RDMA_TRAFFIC_CLASS of packets over RDMA, 1 to 255 (a DSCP of 26 is 104); the
                                     system's */
-    const char *rdma_device; /* RG_RDMA_DEVICE "mlx5_0", "mlx5_0:1" for one of its ports: the RDMA device to use; the
-                                one that has the address chosen by interface */
+    const char *rdma_device; /* RG_RDMA_DEVICE "mlx5_0", "mlx5_0:1" for one of its ports: the RDMA device to use; or up
+                                to 8 of them, "mlx5_0,mlx5_1"; the one that has the address chosen by interface */
     rg_switch_t rdma_direct; /* RG_RDMA_DIRECT on: registered memory travels over RDMA without a copy; off: all is
                                 copied */
     rg_switch_t spread; /* RG_SPREAD on: a thread that waits in a call, and finds a member on its own processor, moves

@@ -130,7 +130,7 @@ static const string_row_t config_strings[] = {
     { "site", "RG_SITE", AT(site), NULL, 63, 1 },
     { "host", "RG_HOST", AT(host), NULL, 63, 1 },
     { "tuning_file", "RG_TUNING_FILE", AT(tuning_file), NULL, 1023, 0 },
-    { "rdma_device", "RG_RDMA_DEVICE", AT(rdma_device), NULL, 63, 0 },
+    { "rdma_device", "RG_RDMA_DEVICE", AT(rdma_device), NULL, 255, 0 },
     TLS_ROWS,
 };
 

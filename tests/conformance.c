@@ -6,10 +6,12 @@
 #include "os/os.h"
 #include "os/tls.h"
 #include "os/tls_make.h"
+#include "adapter/fake.h"
 #include "refuse.h"
 #include "regroup_transport.h"
 #include "../transports/auto.h"
 #include "../transports/rdma_hooks.h"
+#include "../transports/rdma_rails.h"
 #include "../transports/shm_internal.h"
 #include "../transports/simnet.h"
 
@@ -24,9 +26,6 @@
 #include <unistd.h>
 
 extern const rg_transport_t rg_transport_tcp, rg_transport_inproc, rg_transport_shm;
-#ifdef RG_HAVE_RDMA
-extern const rg_transport_t rg_transport_rdma;
-#endif
 
 /* tests/adapter has an RDMA adapter, and names the subjects that are examined with it. */
 extern const char *const conformance_subjects __attribute__((weak));
@@ -781,6 +780,8 @@ static const struct {
     ADAPTER_CASE(stopped_peer),
     ADAPTER_CASE(peer_short_of_slots),
     ADAPTER_CASE(slow_adapter),
+    ADAPTER_CASE(other_length),
+    ADAPTER_CASE(every_device),
 #endif
     TCP_CASE(strangers),
     TCP_CASE(refused_connection),
@@ -811,6 +812,8 @@ static const struct {
 #ifdef RG_HAVE_RDMA
     { "rdma", &rg_transport_rdma, NULL, 1, NULL },
     { "rdma-regions", &rg_transport_rdma, NULL, 1, NULL },
+    { "rdma-2-devices", &rg_transport_rdma_rails, NULL, 1, NULL },
+    { "rdma-2-devices-regions", &rg_transport_rdma_rails, NULL, 1, NULL },
 #endif
     { "auto", &rg_transport_auto, "127.0.0.1", 1, NULL },
     { "auto-inproc", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_inproc },
@@ -819,6 +822,8 @@ static const struct {
     { "fabric-refused", &rg_transport_fabric, "127.0.0.1", 1, &rg_transport_refuse },
     { "auto-fabric", &rg_transport_auto, "127.0.0.1", 1, &rg_transport_refuse }, /* the pair within the pair */
 };
+
+static int with_devices(int s) { return strncmp(subjects[s].name, "rdma-2", 6) == 0; } /* those of tests/adapter */
 
 static int with_tls(int s) { return strncmp(subjects[s].name, "tls", 3) == 0; }
 
@@ -843,6 +848,8 @@ static int run_case(const rg_transport_t *t, int s, int c, env_t *e) {
     e->conf.interface = subjects[s].interface;
     e->conf.rails = subjects[s].rails;
     e->conf.heartbeat_ms = 2000;
+    if (with_devices(s)) e->conf.rdma_device = "fake0,fake1";
+    if (&conformance_subjects) fake_two_devices = with_devices(s);
     e->tls = with_tls(s) ? tls_new() : NULL;
     if (with_tls(s) && !e->tls) return 1;
     rg_auto_parts(subjects[s].near, NULL);
@@ -883,7 +890,7 @@ static int can_open(int s) {
     uint8_t addr[RG_TP_ADDR_MAX];
     uint32_t len;
     rg_tp_t *tp = NULL;
-    if (strncmp(subjects[s].name, "rdma", 4) != 0) return 1;
+    if (strncmp(subjects[s].name, "rdma", 4) != 0 || with_devices(s)) return 1;
     rg_status_t st = subjects[s].t->open(&c, &tp, addr, &len, &err);
     if (st == RG_OK) subjects[s].t->close(tp);
     else printf("conformance: %s skipped: %s\n", subjects[s].name, err.text);
@@ -891,18 +898,6 @@ static int can_open(int s) {
 }
 
 #ifdef RG_HAVE_RDMA
-/* With the adapter of this program, which is never quicker than it should be. */
-static const struct {
-    int *hook;
-    const char *name, *notices;
-} planted_adapter[] = {
-    { &rgr_hooks.no_fence_wait, "fence does not wait for the adapter", "fence" },
-    { &rgr_hooks.no_watch, "does not miss what never ends", "silent_adapter" },
-    { &rgr_hooks.watch_always, "takes a full peer for a lost one", "peer_short_of_slots" },
-    { &rgr_hooks.watch_blind, "takes a slow adapter for a silent one", "slow_adapter" },
-};
-#define N_PLANTED_ADAPTER ((int)(sizeof planted_adapter / sizeof *planted_adapter))
-
 static int run_planted_adapter(env_t *e, int verbose) {
     int s = 0, failed = 0;
     while (strcmp(subjects[s].name, "rdma-regions") != 0) s++;
@@ -959,6 +954,7 @@ int main(int argc, char **argv) {
     region_b = b;
     for (int s = 0; s < (int)(sizeof subjects / sizeof *subjects); s++) {
         if (argc > 1 && strcmp(argv[1], subjects[s].name) != 0) continue;
+        if (!&conformance_subjects && with_devices(s)) continue;
         if (&conformance_subjects && strncmp(subjects[s].name, conformance_subjects, 4) != 0) continue;
         if (strcmp(subjects[s].name, "tcp-v6") == 0 && !have_v6()) {
             printf("conformance: %s skipped: this host has no ::1\n", subjects[s].name);

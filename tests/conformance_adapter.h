@@ -4,8 +4,6 @@
 #ifndef CONFORMANCE_ADAPTER_H
 #define CONFORMANCE_ADAPTER_H
 
-#include "adapter/fake.h"
-
 #define SILENCE_MS 200u
 
 static void turns_for(env_t *e, uint64_t ms) {
@@ -21,18 +19,20 @@ static int couple_watched(env_t *e) {
     return 0;
 }
 
+static uint32_t devices(const env_t *e) { return e->conf.rdma_device ? 2 : 1; }
+
 /* Whichever end's, with nothing to do but a probe, a small message, a large one begun. */
 static void case_silent_adapter(env_t *e) {
     for (int k = 0; k < 6; k++) {
         int which = k % 2, busy = k / 2, other = !which;
-        size_t n = busy == 2 ? 4 << 20 : 10;
+        size_t n = busy == 2 ? 32 << 20 : 10;
         CHECK(e, couple_watched(e) == 0);
         fill(big_a, n, 1);
         if (busy) CHECK(e, do_recv(e, 1, tag(1, 1, 0), big_b, n, 1));
-        if (busy < 2) fake_hold((uint32_t)which, 0);
+        if (busy < 2) fake_hold(which, devices(e) - 1, 0);
         if (busy) CHECK(e, do_send(e, 0, tag(1, 1, 0), big_a, n, 1));
         turns(e, 12); /* some of the large one is there */
-        fake_hold((uint32_t)which, 0);
+        fake_hold(which, devices(e) - 1, 0);
         uint64_t before = rg_os_now_ns();
         CHECK(e, UNTIL(e, e->ep[which].down[0]) && strstr(e->ep[which].text, "reported nothing"));
         CHECK(e, rg_os_now_ns() - before > (SILENCE_MS - 50) * 1000000ull); /* for what was posted just before */
@@ -94,16 +94,79 @@ static void case_slow_adapter(env_t *e) {
     uint8_t in[15][1000];
     CHECK(e, couple_watched(e) == 0);
     fill(big_a, 1000, 6);
-    fake_hold(0, 0);
+    fake_hold(0, 0, 0);
     for (uint32_t i = 0; i < 15; i++)
         CHECK(e, do_recv(e, 1, tag(1, 1, i), in[i], 1000, i) && do_send(e, 0, tag(1, 1, i), big_a, 1000, i));
     for (uint32_t i = 0; i < 15; i++) {
         turns_for(e, SILENCE_MS / 2);
-        fake_hold(0, 1);
+        fake_hold(0, 0, 1);
     }
     CHECK(e, !e->ep[0].down[0] && !e->ep[1].down[0]);
-    fake_hold(0, UINT32_MAX);
+    fake_hold(0, 0, UINT32_MAX);
     for (uint32_t i = 0; i < 15; i++) CHECK(e, UNTIL(e, ended(e, 1, i, RG_TP_DONE)) && holds(in[i], 1000, 6));
 }
+
+static int untouched(const uint8_t *p, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (p[i] != 0xee) return 0;
+    return 1;
+}
+
+/* Of what goes in parts, at both ends or at one: whichever of them comes first, nothing is written. */
+static void case_other_length(env_t *e) {
+    static const size_t lens[][2] = { { 4 << 20, (4 << 20) + 64 },
+                                      { (4 << 20) + 64, 4 << 20 },
+                                      { 2 << 20, 1 << 20 },
+                                      { 1 << 20, 100000 },
+                                      { 100000, 1 << 20 },
+                                      { 100, 1 << 20 },
+                                      { 1 << 20, 100 },
+                                      { 4 << 20, 8 << 20 } };
+    CHECK(e, couple_watched(e) == 0);
+    fill(big_a, 8 << 20, 1);
+    for (uint64_t k = 0; k < 2 * sizeof lens / sizeof *lens; k++) {
+        size_t sent = lens[k / 2][0], wanted = lens[k / 2][1];
+        memset(big_b, 0xee, wanted);
+        if (k % 2) CHECK(e, do_recv(e, 1, tag(1, k, 0), big_b, wanted, k));
+        CHECK(e, do_send(e, 0, tag(1, k, 0), big_a, sent, k));
+        turns(e, 30);
+        if (k % 2 == 0) CHECK(e, do_recv(e, 1, tag(1, k, 0), big_b, wanted, k));
+        CHECK(e, UNTIL(e, e->ep[1].ends[k]) && ended(e, 1, k, RG_TP_MISMATCH));
+        turns(e, 30);
+        CHECK(e, e->ep[1].ends[k] == 1 && untouched(big_b, wanted));
+    }
+    CHECK(e, do_recv(e, 1, tag(1, 99, 0), big_b, 4 << 20, 99) && do_send(e, 0, tag(1, 99, 0), big_a, 4 << 20, 99));
+    CHECK(e, UNTIL(e, ended(e, 1, 99, RG_TP_DONE)) && holds(big_b, 4 << 20, 1));
+    e->t->fence(e->ep[0].tp, 2);
+    e->t->fence(e->ep[1].tp, 2);
+    for (uint64_t k = 0; k < 2 * sizeof lens / sizeof *lens; k++)
+        CHECK(e, UNTIL(e, e->ep[0].ends[k]) && e->ep[0].ends[k] == 1 && e->ep[1].ends[k] == 1);
+    CHECK(e, !e->ep[0].down[0] && !e->ep[1].down[0]);
+}
+
+/* Each carries its part of a large message. */
+static void case_every_device(env_t *e) {
+    size_t n = 8 << 20;
+    CHECK(e, couple_watched(e) == 0);
+    fill(big_a, n, 7);
+    CHECK(e, do_recv(e, 1, tag(1, 1, 0), big_b, n, 1) && do_send(e, 0, tag(1, 1, 0), big_a, n, 1));
+    CHECK(e, UNTIL(e, ended(e, 1, 1, RG_TP_DONE) && ended(e, 0, 1, RG_TP_DONE)) && holds(big_b, n, 7));
+    for (uint32_t i = 0; i < devices(e); i++) {
+        uint64_t moved = fake_moved(0, i) + fake_moved(1, i);
+        CHECK(e, moved >= n / devices(e) && moved < n / devices(e) + (n >> 5));
+    }
+}
+
+/* Mistakes, and the case that must notice each. The adapter is never quicker than it should be. */
+static const struct {
+    int *hook;
+    const char *name, *notices;
+} planted_adapter[] = {
+    { &rgr_hooks.no_fence_wait, "fence does not wait for the adapter", "fence" },
+    { &rgr_hooks.no_watch, "does not miss what never ends", "silent_adapter" },
+    { &rgr_hooks.watch_always, "takes a full peer for a lost one", "peer_short_of_slots" },
+    { &rgr_hooks.watch_blind, "takes a slow adapter for a silent one", "slow_adapter" },
+};
+#define N_PLANTED_ADAPTER ((int)(sizeof planted_adapter / sizeof *planted_adapter))
 
 #endif

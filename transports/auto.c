@@ -8,6 +8,7 @@
  * Relies on the tables of both, on rules T1 to T7, and on nothing else of theirs. It must not touch a payload. */
 #include "auto.h"
 #include "assume.h"
+#include "rdma_rails.h"
 #include "observe/log.h"
 #include "os/os.h"
 #include "ring.h"
@@ -22,9 +23,6 @@
 #include <unistd.h>
 
 extern const rg_transport_t rg_transport_shm, rg_transport_tcp;
-#ifdef RG_HAVE_RDMA
-extern const rg_transport_t rg_transport_rdma;
-#endif
 
 enum { NEAR = 0, FAR = 1 };
 
@@ -293,21 +291,22 @@ static rg_status_t pair_open(const kind_t *kind, const rg_transport_t *near, con
 }
 
 /* Adapters are looked for where the kernel lists them: a host without any does not even load the libraries' drivers. */
-static const rg_transport_t *fabric_here(void) {
+static const rg_transport_t *fabric_here(const rg_config_t *c) {
     const rg_transport_t *here = fabric;
 #ifdef RG_HAVE_RDMA
     struct dirent *entry;
     DIR *folder = here ? NULL : opendir("/sys/class/infiniband");
     while (folder && !here && (entry = readdir(folder)))
-        if (entry->d_name[0] != '.') here = &rg_transport_rdma;
+        if (entry->d_name[0] != '.') here = rg_rdma_for(c);
     if (folder) closedir(folder);
 #endif
+    (void)c;
     return here;
 }
 
 static rg_status_t fabric_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
                                rg_error_t *err) {
-    const rg_transport_t *near = fabric_here();
+    const rg_transport_t *near = fabric_here(config->config);
     *out = NULL;
     if (!near) return rg_fail(err, RG_ERR_NOTSUP, 0, "there is no fabric");
     return pair_open(&fabric_kind, near, &rg_transport_tcp, config, out, addr, addr_len, err);
@@ -316,7 +315,7 @@ static rg_status_t fabric_open(const rg_tp_config_t *config, rg_tp_t **out, uint
 /* What a fabric carries is not encrypted: with TLS it is left alone. */
 static rg_status_t auto_open(const rg_tp_config_t *config, rg_tp_t **out, uint8_t *addr, uint32_t *addr_len,
                              rg_error_t *err) {
-    const rg_transport_t *far = !config->tls && fabric_here() ? &rg_transport_fabric : &rg_transport_tcp;
+    const rg_transport_t *far = !config->tls && fabric_here(config->config) ? &rg_transport_fabric : &rg_transport_tcp;
     return pair_open(&shared_kind, part[NEAR] ? part[NEAR] : &rg_transport_shm, part[FAR] ? part[FAR] : far, config,
                      out, addr, addr_len, err);
 }

@@ -192,6 +192,7 @@ int rg_mbox_post(rg_mbox_t *m, uint32_t index, const rg_tp_recv_t *r) {
     rg_mbox_recv_t *op = malloc(sizeof *op), **tail = &l->recvs;
     if (!op) return RG_ERR_NOMEM;
     op->r = *r;
+    op->whole = 0;
     op->next = NULL;
     while (*tail) tail = &(*tail)->next;
     *tail = op;

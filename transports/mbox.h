@@ -12,6 +12,7 @@ typedef enum rg_mbox_state { MBOX_FREE, MBOX_CONNECTING, MBOX_UP, MBOX_DOWN } rg
 typedef struct rg_mbox_recv {
     struct rg_mbox_recv *next;
     rg_tp_recv_t r;
+    uint64_t whole; /* the owner's; 0 when it is posted */
 } rg_mbox_recv_t;
 
 typedef struct rg_mbox_kept {

@@ -4,6 +4,7 @@
  * reads into it, and fence() waits for such reads, of which little is under way at a time. It must not sleep, and moves
  * bytes in poll(). */
 #include "rdma_internal.h"
+#include "rdma_rails.h"
 #include "observe/log.h"
 #include "os/os.h"
 
@@ -35,6 +36,7 @@ static rg_status_t rdma_tp_open(const rg_tp_config_t *config, rg_tp_t **out, uin
     tp->nonce_known = memcmp(tp->nonce, none, 16) != 0;
     tp->heartbeat_ms = config->config->heartbeat_ms ? config->config->heartbeat_ms : 2000;
     tp->traffic_class = (uint8_t)config->config->rdma_traffic_class;
+    tp->source = config->config->rdma_device != NULL;
     tp->log = config->log;
     tp->log_user = config->log_user;
     tp->next_timer = NEVER;
@@ -92,9 +94,13 @@ static rg_status_t rdma_tp_connect(rg_tp_t *tp, uint32_t link, const rg_tp_peer_
     return RG_OK;
 }
 
+void rgr_part_of(rg_tp_t *tp, uint64_t whole) { tp->part_of = whole; }
+
 static int rdma_tp_send(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send) {
     rg_mbox_link_t *l = rg_mbox_link(&tp->box, link);
+    uint64_t whole = tp->part_of;
     rgr_out_t *o;
+    tp->part_of = 0;
     if (rg_mbox_reserve(&tp->box, 1) != 0) return RG_ERR_NOMEM;
     if (!l || l->state == MBOX_DOWN || send->tag.epoch < tp->box.fence) {
         rg_mbox_push(&tp->box, RG_TP_FAILED, l && l->state != MBOX_DOWN ? RG_TP_FENCED : RG_TP_GONE, link, send->cookie,
@@ -104,6 +110,7 @@ static int rdma_tp_send(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send) {
     if (!(o = calloc(1, sizeof *o))) return RG_ERR_NOMEM;
     rgr_side_t *s = tp->sides[link];
     o->s = *send;
+    o->whole = whole;
     *s->queue.tail = o;
     s->queue.tail = &o->next;
     tp->box.n_ops++;
@@ -114,15 +121,20 @@ static int rdma_tp_send(rg_tp_t *tp, uint32_t link, const rg_tp_send_t *send) {
 static int rdma_tp_recv(rg_tp_t *tp, uint32_t link, const rg_tp_recv_t *recv) {
     rg_mbox_link_t *l = rg_mbox_link(&tp->box, link);
     rgr_side_t *s = side_at(tp, link);
-    if (l && l->state == MBOX_UP && recv->tag.epoch >= tp->box.fence && recv->len > RGR_ROOM && s->rts) {
+    uint64_t whole = tp->part_of;
+    tp->part_of = 0;
+    if (l && l->state == MBOX_UP && recv->tag.epoch >= tp->box.fence && s->rts) {
         if (recv->reduce && (recv->wire_elem == 0 || recv->len % recv->wire_elem != 0)) return RG_ERR_INVALID;
         if (rg_mbox_reserve(&tp->box, 1) != 0) return RG_ERR_NOMEM;
-        if (rgr_want(tp, s, recv)) {
+        if (rgr_want(tp, s, recv, whole)) {
             rgr_pump(tp, s);
             return RG_OK;
         }
     }
     int rc = rg_mbox_post(&tp->box, link, recv);
+    rg_mbox_recv_t *op = rc == RG_OK && whole && l ? l->recvs : NULL;
+    while (op && op->next) op = op->next;
+    if (op && op->r.cookie == recv->cookie) op->whole = whole; /* else it has ended */
     if (l && s && s->held) rgr_held_again(tp, s);
     if (l && s) rgr_pump(tp, s);
     return rc;

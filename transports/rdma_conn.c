@@ -311,6 +311,17 @@ static struct rdma_conn_param greeting(const rg_tp_t *tp, const rg_mbox_link_t *
                                      .rnr_retry_count = 7 };
 }
 
+/* Our address on the device that was asked for, with any port. */
+static int source_for(const rg_tp_t *tp, const struct sockaddr_storage *to, struct sockaddr_storage *own) {
+    struct sockaddr *a = rdma_get_local_addr(tp->listener);
+    if (!tp->source || a->sa_family != to->ss_family) return 0;
+    memset(own, 0, sizeof *own);
+    memcpy(own, a, a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    if (a->sa_family == AF_INET) ((struct sockaddr_in *)(void *)own)->sin_port = 0;
+    else ((struct sockaddr_in6 *)(void *)own)->sin6_port = 0;
+    return 1;
+}
+
 rg_status_t rgr_dial(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_error_t *err) {
     struct sockaddr_storage to;
     rgr_side_t *s = tp->sides[link];
@@ -323,7 +334,9 @@ rg_status_t rgr_dial(rg_tp_t *tp, uint32_t link, const rg_tp_peer_t *peer, rg_er
     }
     set_options(tp, s->id, silence_of(tp, tp->box.links[link]));
     int ms = peer->timeout_ms ? (int)peer->timeout_ms : 1;
-    if (rdma_resolve_addr(s->id, NULL, (struct sockaddr *)&to, ms) == 0) return RG_OK;
+    struct sockaddr_storage own;
+    int named = source_for(tp, &to, &own); /* else the way to the peer decides, which may be another device's */
+    if (rdma_resolve_addr(s->id, named ? (struct sockaddr *)&own : NULL, (struct sockaddr *)&to, ms) == 0) return RG_OK;
     int e = errno;
     rgr_unlink(tp, s);
     return fail_errno(err, e, "the peer's address");

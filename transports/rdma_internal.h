@@ -45,7 +45,8 @@ typedef struct rgr_head {
     uint32_t credits, len, sid, rid, step, key;
     rg_tag_t tag;
     uint64_t note, total, offset;
-    int roomy; /* the sender has a slot free for every message that it gave credits for */
+    uint64_t whole; /* RTS of a part: bytes of all parts together */
+    int roomy;      /* the sender has a slot free for every message that it gave credits for */
 } rgr_head_t;
 
 typedef struct rgr_hello {
@@ -100,7 +101,7 @@ typedef struct rgr_out {
     uint32_t sid, rid, step; /* large ones */
     uint32_t busy;           /* pieces that the adapter has not delivered */
     int fenced;
-    uint64_t offset;
+    uint64_t offset, whole;
     rgr_mem_t *mem; /* NULL: it is copied */
     rgr_window_t *window;
 } rgr_out_t;
@@ -137,7 +138,7 @@ typedef struct rgr_rts {
     struct rgr_rts *next;
     rgr_type_t type; /* of an answer: CTS or GOT */
     rg_tag_t tag;
-    uint64_t total, remote;
+    uint64_t total, remote, whole;
     uint32_t sid, rid, step, key;
 } rgr_rts_t;
 
@@ -181,6 +182,8 @@ struct rg_tp {
     uint32_t heartbeat_ms;
     uint8_t traffic_class; /* 0: the system's */
     uint64_t note;
+    uint64_t part_of; /* what is sent or received next is a part of so many bytes; 0: it is whole */
+    int source;       /* connections begin at our address: the device was named */
     struct rdma_event_channel *events;
     struct rdma_cm_id *listener;
     struct ibv_context *device; /* the listener's */
@@ -230,7 +233,8 @@ void rgr_post_slot(rg_tp_t *tp, rgr_slot_t *slot);
 void rgr_completions(rg_tp_t *tp);
 void rgr_pump(rg_tp_t *tp, rgr_side_t *s); /* sends what can be sent */
 void rgr_probe(rg_tp_t *tp, rgr_side_t *s);
-int rgr_want(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r); /* 1: it meets a large one that has been announced */
+/* 1: it meets a large one that has been announced. whole: see rgr_head_t. */
+int rgr_want(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r, uint64_t whole);
 void rgr_held_again(rg_tp_t *tp, rgr_side_t *s);
 void rgr_cancel(rg_tp_t *tp, rgr_side_t *s, uint64_t below, rg_tp_status_t st); /* below 0: everything */
 void rgr_list_init(rgr_list_t *l);

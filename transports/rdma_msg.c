@@ -246,7 +246,7 @@ static int begin(rg_tp_t *tp, rgr_side_t *s) {
             o->mem = rgr_mem_get(tp, o->s.buf, o->s.len);
         }
         if (o->mem && s->serves && !o->window && open_window(tp, s, o) < 0) return -1;
-        h = (rgr_head_t){ .type = RGR_RTS, .tag = o->s.tag, .total = o->s.len, .sid = o->sid };
+        h = (rgr_head_t){ .type = RGR_RTS, .tag = o->s.tag, .total = o->s.len, .sid = o->sid, .whole = o->whole };
         if (o->window) {
             h.key = o->window->mw->rkey;
             h.offset = (uintptr_t)o->s.buf;
@@ -366,9 +366,9 @@ static int answer(rg_tp_t *tp, rgr_side_t *s, rgr_type_t type, uint32_t sid, con
 static int decline(rg_tp_t *tp, rgr_side_t *s, uint32_t sid) { return answer(tp, s, RGR_CTS, sid, NULL); }
 
 /* A receive and the announced message that it is for; the receive counts in n_ops. */
-static void meet(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r, const rgr_rts_t *k) {
+static void meet(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r, uint64_t whole, const rgr_rts_t *k) {
     rgr_in_t *in = NULL, **tail = &s->ins;
-    int fits = r->tag.sig == k->tag.sig && r->len == k->total;
+    int fits = r->tag.sig == k->tag.sig && r->len == k->total && whole == k->whole;
     if (fits) in = calloc(1, sizeof *in);
     if (!in) {
         tp->box.n_ops--;
@@ -392,14 +392,14 @@ static void meet(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r, const rgr_rt
     (void)answer(tp, s, RGR_CTS, k->sid, in);
 }
 
-int rgr_want(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r) {
+int rgr_want(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r, uint64_t whole) {
     for (rgr_rts_t **at = &s->rts; *at; at = &(*at)->next) {
         rgr_rts_t *k = *at;
         if (!tag_equal(&k->tag, &r->tag)) continue;
         *at = k->next;
         s->n_rts--;
         tp->box.n_ops++;
-        meet(tp, s, r, k);
+        meet(tp, s, r, whole, k);
         free(k);
         return 1;
     }
@@ -409,6 +409,7 @@ int rgr_want(rg_tp_t *tp, rgr_side_t *s, const rg_tp_recv_t *r) {
 static const char *on_announced(rg_tp_t *tp, rgr_side_t *s, const rgr_head_t *h) {
     rg_mbox_link_t *l = tp->box.links[s->index];
     rgr_rts_t here = { .tag = h->tag, .total = h->total, .sid = h->sid, .key = h->key, .remote = h->offset };
+    here.whole = h->whole;
     if (h->tag.epoch < tp->box.fence) {
         (void)decline(tp, s, h->sid);
         return NULL;
@@ -417,7 +418,7 @@ static const char *on_announced(rg_tp_t *tp, rgr_side_t *s, const rgr_head_t *h)
         rg_mbox_recv_t *op = *at;
         if (!tag_equal(&op->r.tag, &h->tag)) continue;
         *at = op->next;
-        meet(tp, s, &op->r, &here);
+        meet(tp, s, &op->r, op->whole, &here);
         free(op);
         return NULL;
     }

@@ -30,7 +30,7 @@ void rgr_head_put(uint8_t out[RGR_HEAD], const rgr_head_t *h) {
     put64(out + 72, h->offset);
     put32(out + 80, h->key);
     put32(out + 84, h->roomy != 0);
-    memset(out + 88, 0, RGR_HEAD - 88);
+    put64(out + 88, h->whole);
 }
 
 const char *rgr_head_get(const uint8_t *in, uint32_t bytes, rgr_head_t *h) {
@@ -52,6 +52,7 @@ const char *rgr_head_get(const uint8_t *in, uint32_t bytes, rgr_head_t *h) {
     h->total = get64(in + 64);
     h->offset = get64(in + 72);
     h->key = get32(in + 80);
+    h->whole = get64(in + 88);
     h->roomy = (int)(get32(in + 84) & 1);
     if (h->type < RGR_DATA || h->type > RGR_DONE) return "a message of unknown type";
     if (h->len != bytes - RGR_HEAD || h->len > RGR_ROOM) return "a message of another length than it says";

@@ -3,6 +3,7 @@
 #include "engine/lifecycle.h"
 #include "config.h"
 #include "engine/side.h"
+#include "transports/rdma_rails.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -13,9 +14,6 @@
 #include <unistd.h>
 
 extern const rg_transport_t rg_transport_auto, rg_transport_tcp, rg_transport_shm, rg_transport_inproc;
-#ifdef RG_HAVE_RDMA
-extern const rg_transport_t rg_transport_rdma;
-#endif
 
 static uint32_t settings_hash(const rg_config_t *c, uint32_t tuning_hash) {
     uint32_t h = 2166136261u ^ tuning_hash;
@@ -56,6 +54,9 @@ static rg_status_t open_transport(rg_group_t *g, rg_member_params_t *p, rg_error
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(g->cfg.transport, all[i]->name) == 0) g->tp_ops = all[i];
+#ifdef RG_HAVE_RDMA
+    if (g->tp_ops == &rg_transport_rdma) g->tp_ops = rg_rdma_for(&g->cfg);
+#endif
     g->others_fill = g->tp_ops == &rg_transport_inproc;
     g->blocks_shared = g->tp_ops == &rg_transport_auto || g->tp_ops == &rg_transport_shm;
     if (!g->tp_ops && strcmp(g->cfg.transport, "rdma") == 0)

@@ -36,8 +36,9 @@ typedef struct fake_qp {
     struct fake_qp *next, *peer;
     fake_work_t *sq;
     uint32_t cap, first, n, used; /* used: until the completion is polled */
+    uint64_t moved;               /* bytes */
     uint32_t left;                /* steps that it may do, see fake_hold() */
-    int broken;
+    int broken, dialled;          /* dialled: from elsewhere */
 } fake_qp_t;
 
 typedef struct fake_cq {
@@ -79,8 +80,10 @@ typedef struct fake_event {
     uint8_t data[64];
 } fake_event_t;
 
-static struct ibv_device device = { .name = "fake0" };
-static struct ibv_context context = { .device = &device };
+#define DEVICES 2u
+static struct ibv_device device[DEVICES] = { { .name = "fake0" }, { .name = "fake1" } };
+static struct ibv_context context[DEVICES] = { { .device = &device[0] }, { .device = &device[1] } };
+static uint32_t n_binds;
 static fake_qp_t *qps;
 static fake_id_t *ids;
 static fake_event_t *events;
@@ -90,12 +93,20 @@ static uint32_t next_qpn = 17, next_key = 100;
 static uint16_t next_port = 20000;
 
 uint32_t fake_recvs;
+int fake_two_devices;
 
-void fake_hold(uint32_t which, uint32_t steps) {
-    uint32_t n = 0;
-    for (const fake_qp_t *q = qps; q; q = q->next) n++;
+static int is(const fake_qp_t *q, int end, uint32_t of) { return q->dialled == end && q->qp.context == &context[of]; }
+
+void fake_hold(int end, uint32_t of, uint32_t steps) {
     for (fake_qp_t *q = qps; q; q = q->next)
-        if (--n == which) q->left = steps;
+        if (is(q, end, of)) q->left = steps;
+}
+
+uint64_t fake_moved(int end, uint32_t of) {
+    uint64_t sum = 0;
+    for (const fake_qp_t *q = qps; q; q = q->next)
+        if (is(q, end, of)) sum += q->moved;
+    return sum;
 }
 
 static void breach(const char *what) {
@@ -139,7 +150,7 @@ static struct ibv_mr *region(struct ibv_pd *pd, void *addr, size_t length, int a
         breach("a whole region that peers may touch");
     next_key += 256;
     *mr = (struct ibv_mr){
-        .context = &context, .pd = pd, .addr = addr, .length = length, .lkey = next_key, .rkey = next_key
+        .context = pd->context, .pd = pd, .addr = addr, .length = length, .lkey = next_key, .rkey = next_key
     };
     *k = (fake_key_t){ .mr = mr, .from = (uintptr_t)addr, .bytes = length, .key = next_key, .access = access };
     return mr;
@@ -179,7 +190,7 @@ int ibv_dereg_mr(struct ibv_mr *mr) {
 static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type) {
     struct ibv_mw *mw = made(sizeof *mw);
     next_key += 256;
-    *mw = (struct ibv_mw){ .context = &context, .pd = pd, .type = type, .rkey = next_key };
+    *mw = (struct ibv_mw){ .context = pd->context, .pd = pd, .type = type, .rkey = next_key };
     *key_new() = (fake_key_t){ .mw = mw, .key = next_key };
     return mw;
 }
@@ -305,6 +316,7 @@ static int step(fake_qp_t *q) {
     else if (w->wr.opcode == IBV_WR_RDMA_WRITE && !w->wr.num_sge) rc = 1;
     if (rc == 0) return 0;
     if (rc < 0) return broken(q, IBV_WC_REM_ACCESS_ERR), 1;
+    for (int i = 0; i < w->wr.num_sge; i++) q->moved += w->sge[i].length;
     q->first = (q->first + 1) % q->cap;
     q->n--;
     if (w->wr.send_flags & IBV_SEND_SIGNALED) complete(q->qp.send_cq, q, &wc, q->used - q->n);
@@ -379,9 +391,10 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 /* ---- What there is ---- */
 
 struct ibv_device **ibv_get_device_list(int *n) {
-    struct ibv_device **all = made(2 * sizeof *all);
-    all[0] = &device;
-    if (n) *n = 1;
+    struct ibv_device **all = made((DEVICES + 1) * sizeof(*all));
+    uint32_t have = fake_two_devices ? 2 : 1;
+    for (uint32_t i = 0; i < have; i++) all[i] = &device[i];
+    if (n) *n = (int)have;
     return all;
 }
 void ibv_free_device_list(struct ibv_device **all) { free(all); }
@@ -504,12 +517,14 @@ static void tell(fake_id_t *id, fake_id_t *listener, enum rdma_cm_event_type typ
 
 struct rdma_event_channel *rdma_create_event_channel(void) {
     struct rdma_event_channel *ch = made(sizeof *ch);
-    context.ops.poll_cq = poll_cq;
-    context.ops.req_notify_cq = req_notify_cq;
-    context.ops.post_send = post_send;
-    context.ops.post_srq_recv = post_srq_recv;
-    context.ops.alloc_mw = alloc_mw;
-    context.ops.dealloc_mw = dealloc_mw;
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        context[i].ops.poll_cq = poll_cq;
+        context[i].ops.req_notify_cq = req_notify_cq;
+        context[i].ops.post_send = post_send;
+        context[i].ops.post_srq_recv = post_srq_recv;
+        context[i].ops.alloc_mw = alloc_mw;
+        context[i].ops.dealloc_mw = dealloc_mw;
+    }
     ch->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return ch;
 }
@@ -551,7 +566,7 @@ int rdma_destroy_id(struct rdma_cm_id *which) {
 
 int rdma_bind_addr(struct rdma_cm_id *which, struct sockaddr *a) {
     fake_id_t *id = (fake_id_t *)which;
-    which->verbs = &context;
+    which->verbs = &context[fake_two_devices ? n_binds++ % 2 : 0];
     memcpy(&which->route.addr.src_addr, a,
            a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
     id->port = next_port++;
@@ -566,9 +581,12 @@ int rdma_listen(struct rdma_cm_id *which, int backlog) {
 }
 
 int rdma_resolve_addr(struct rdma_cm_id *which, struct sockaddr *src, struct sockaddr *dst, int ms) {
+    const fake_id_t *l = ids;
+    uint16_t port = ntohs(((struct sockaddr_in *)(void *)dst)->sin_port);
     (void)src, (void)ms;
-    which->verbs = &context;
-    ((fake_id_t *)which)->port = ntohs(((struct sockaddr_in *)(void *)dst)->sin_port);
+    while (l && !(l->listens && l->port == port)) l = l->next;
+    which->verbs = l ? l->id.verbs : &context[0];
+    ((fake_id_t *)which)->port = port;
     tell((fake_id_t *)which, NULL, RDMA_CM_EVENT_ADDR_RESOLVED, 0, NULL, 0);
     return 0;
 }
@@ -594,6 +612,7 @@ int rdma_create_qp(struct rdma_cm_id *which, struct ibv_pd *pd, struct ibv_qp_in
                              .qp_num = next_qpn++ };
     q->cap = a->cap.max_send_wr;
     q->left = UINT32_MAX;
+    q->dialled = ((fake_id_t *)which)->other != NULL;
     q->sq = made(q->cap * sizeof *q->sq);
     q->next = qps;
     qps = q;
@@ -622,7 +641,7 @@ int rdma_connect(struct rdma_cm_id *which, struct rdma_conn_param *p) {
     while (l && !(l->listens && l->port == id->port)) l = l->next;
     if (!l) return tell(id, NULL, RDMA_CM_EVENT_REJECTED, 8, NULL, 0), 0;
     (void)rdma_create_id(l->id.channel, &made, NULL, RDMA_PS_TCP);
-    made->verbs = &context;
+    made->verbs = l->id.verbs;
     id->other = (fake_id_t *)made;
     id->other->other = id;
     tell(id->other, l, RDMA_CM_EVENT_CONNECT_REQUEST, 0, p->private_data, p->private_data_len);
