@@ -782,6 +782,7 @@ static const struct {
     ADAPTER_CASE(slow_adapter),
     ADAPTER_CASE(other_length),
     ADAPTER_CASE(every_device),
+    ADAPTER_CASE(device_lists),
 #endif
     TCP_CASE(strangers),
     TCP_CASE(refused_connection),

@@ -157,6 +157,31 @@ static void case_every_device(env_t *e) {
     }
 }
 
+/* Lists that name nothing are refused, and one with fewer devices is met on those. */
+static void case_device_lists(env_t *e) {
+    static const char *const bad[] = { "fake0,", ",fake0", "fake0,,fake1", "fake0,none1", "a,b,c,d,e,f,g,h,i" };
+    if (devices(e) == 1) return;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        e->conf.rdma_device = bad[i];
+        CHECK(e, start(e, 0, nonce) != 0);
+        if (!strstr(e->why, "RG_RDMA_DEVICE")) return;
+        e->why[0] = 0;
+    }
+    for (int fewer = 0; fewer < 2; fewer++) {
+        for (int i = 0; i < e->n; i++) e->t->close(e->ep[i].tp), e->ep[i].tp = NULL;
+        for (int i = 0; i < 2; i++) {
+            e->conf.rdma_device = i == fewer ? "fake0" : "fake0,fake1";
+            CHECK(e, start(e, i, nonce) == 0);
+        }
+        CHECK(e, link_to(e, 0, 0, 1, 1, 10000) == 0 && link_to(e, 1, 0, 0, 0, 10000) == 0);
+        CHECK(e, UNTIL(e, e->ep[0].up[0] && e->ep[1].up[0]));
+        fill(big_a, 4 << 20, 9);
+        CHECK(e, do_recv(e, 1, tag(1, 1, 0), big_b, 4 << 20, 1) && do_send(e, 0, tag(1, 1, 0), big_a, 4 << 20, 1));
+        CHECK(e, UNTIL(e, ended(e, 1, 1, RG_TP_DONE) && ended(e, 0, 1, RG_TP_DONE)) && holds(big_b, 4 << 20, 9));
+        CHECK(e, fake_moved(0, 1) + fake_moved(1, 1) == 0);
+    }
+}
+
 /* Mistakes, and the case that must notice each. The adapter is never quicker than it should be. */
 static const struct {
     int *hook;

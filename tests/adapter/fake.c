@@ -566,6 +566,7 @@ int rdma_destroy_id(struct rdma_cm_id *which) {
 
 int rdma_bind_addr(struct rdma_cm_id *which, struct sockaddr *a) {
     fake_id_t *id = (fake_id_t *)which;
+    if (ids == id && !id->next) n_binds = 0;
     which->verbs = &context[fake_two_devices ? n_binds++ % 2 : 0];
     memcpy(&which->route.addr.src_addr, a,
            a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));

@@ -65,6 +65,25 @@ scenario_copies() {
     done
 }
 
+# Two members in this guest over two devices, each of which carries its half.
+scenario_two_devices() {
+    modprobe dummy
+    ip link add dummy0 type dummy && ip link set dummy0 mtu 9000 up && ip addr add 10.79.0.1/24 dev dummy0 || exit 1
+    rdma link add rxe1 type rxe netdev dummy0 || fail "no second device"
+    export RG_TRANSPORT=rdma RG_INTERFACE=eth0,dummy0 RG_RDMA_DEVICE=rxe0,rxe1
+    unset RG_COORDINATOR
+    for alloc in "" --alloc; do
+        "$regroup" bench all_reduce -n 2 $alloc -b 4M -e 4M -w 1 -i 3 --check || exit 1
+    done
+    rdma statistic show > /tmp/devices
+    cat /tmp/devices
+    for d in rxe0 rxe1; do
+        packets=$(sed -n "s,.*link $d/.*sent_pkts \([0-9]*\).*,\1,p" /tmp/devices)
+        [ "${packets:-0}" -ge 1000 ] || fail "$d sent ${packets:-no} packets"
+        echo "$d: works, $packets packets"
+    done
+}
+
 # $2 kills of members on the first guest.
 scenario_kills() {
     export RG_TRANSPORT=$1 RG_MIN_SIZE=4

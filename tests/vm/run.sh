@@ -102,7 +102,7 @@ uncopied() {
             print "of " sent " bytes sent " copied " were copied"; exit bad }'
 }
 fell_back() { undisturbed 2 150 && echo "$(cat "$run/verdict"); $(sed -n "s/.*link to member [0-9]*: \(rdma.*\)/\1/p" "$run"/out.* | sort -u | tr "\n" ";")"; }
-shown() { grep -h 'apart\|^[a-z]*: works\|says why\|cases passed' "$run/out.1" | tr '\n' ';'; }
+shown() { grep -h 'apart\|^[a-z0-9]*: works\|says why\|cases passed' "$run/out.1" | tr '\n' ';'; }
 
 # Built in, and not merely to be asked for in vain?
 has_rdma=
