@@ -132,6 +132,22 @@ typedef struct rg_tp_visitor {
     uint8_t head[80]; /* its first bytes, which have been read */
 } rg_tp_visitor_t;
 
+/* Memory that a peer may read when it wants to. */
+#define RG_TP_STAMP 3u /* words */
+typedef struct rg_tp_lend {
+    uint64_t name; /* the caller's; the peer asks for it by that */
+    const void *memory;
+    uint64_t bytes;
+    const uint64_t *stamp; /* RG_TP_STAMP words, which every read begins and ends with */
+} rg_tp_lend_t;
+
+typedef struct rg_tp_fetch {
+    uint64_t name, off, len;
+    void *dst;                /* the transport's until the end */
+    uint64_t *before, *after; /* likewise: the stamp as it was before the first byte was read, and after the last */
+    uint64_t cookie;
+} rg_tp_fetch_t;
+
 #define RG_TP_ADDR_MAX 512
 #define RG_TP_ALL_LINKS UINT32_MAX
 
@@ -207,6 +223,21 @@ typedef struct rg_transport {
     /* The message that peek() showed last on this link is used up. Gives the newest note of the peer, which poll() does
      * not report any more. */
     uint64_t (*taken)(rg_tp_t *tp, uint32_t link);
+
+    /* Reads of a peer's memory in which the peer's processor takes no part. All four may be NULL, and each may always
+     * say no: then messages are the way. The owner changes that memory when it likes: it counts in the stamp, before
+     * and after, and who has read tells from both stamps whether all of it is of one moment.
+     * lend: from now on the peer of this link, and nobody else, may read that memory under that name, 1, also when it
+     * may already; or nothing has been done, 0. It ends with reclaim() or with the link, whatever fences there are.
+     * reclaim: of all links. The memory is the caller's at once, and may even go. What a peer reads until it has heard
+     * of it is what was there before or anything else, so the stamp says first that it is over. */
+    int (*lend)(rg_tp_t *tp, uint32_t link, const rg_tp_lend_t *lend);
+    void (*reclaim)(rg_tp_t *tp, uint64_t name);
+    /* Begins to read, 1: it ends with RG_TP_RECEIVED or RG_TP_FAILED. 0: the peer has lent nothing of that name, or not
+     * that much, or it cannot be read into dst. unfetch() ends one with RG_TP_FAILED that has not ended: when it
+     * returns nothing of it is touched any more. */
+    int (*fetch)(rg_tp_t *tp, uint32_t link, const rg_tp_fetch_t *fetch);
+    void (*unfetch)(rg_tp_t *tp, uint32_t link, uint64_t cookie);
 } rg_transport_t;
 #define RG_TP_DONE_NOW 1
 

@@ -569,6 +569,7 @@ static void case_note(env_t *e) {
     CHECK(e, UNTIL(e, e->ep[1].note == 43 && ended(e, 1, 2, RG_TP_DONE)));
 }
 
+#include "conformance_lend.h"
 #include "conformance_peek.h"
 #ifdef RG_HAVE_RDMA
 #include "conformance_adapter.h"
@@ -774,6 +775,10 @@ static const struct {
     CASE(wake),
     CASE(note),
     CASE(peek),
+    CASE(lend),
+    CASE(lend_torn),
+    CASE(lend_stopped),
+    CASE(lend_taken_back),
     CASE(three),
 #ifdef RG_HAVE_RDMA
     ADAPTER_CASE(silent_adapter),

@@ -188,6 +188,9 @@ static const struct {
     const char *name, *notices;
 } planted_adapter[] = {
     { &rgr_hooks.no_fence_wait, "fence does not wait for the adapter", "fence" },
+    { &rgr_hooks.no_fence_wait, "unfetch does not wait for the adapter", "lend_stopped" },
+    { &rgr_hooks.early_stamp, "the last stamp is read too early", "lend_torn" },
+    { &rgr_hooks.keeps_lent, "what was lent is not given back", "lend_taken_back" },
     { &rgr_hooks.no_watch, "does not miss what never ends", "silent_adapter" },
     { &rgr_hooks.watch_always, "takes a full peer for a lost one", "peer_short_of_slots" },
     { &rgr_hooks.watch_blind, "takes a slow adapter for a silent one", "slow_adapter" },

@@ -563,6 +563,40 @@ static uint64_t auto_taken(rg_tp_t *tp, uint32_t index) {
     return s->t->taken(s->tp, index);
 }
 
+/* The side that carries this link, where it has an entry for memory that is lent. */
+static const side_t *lending(const rg_tp_t *tp, uint32_t index) {
+    const auto_link_t *l = link_at(tp, index);
+    const side_t *s = l && l->state == AUTO_UP ? &tp->side[l->via] : NULL;
+    return s && s->t->lend ? s : NULL;
+}
+
+static int auto_lend(rg_tp_t *tp, uint32_t index, const rg_tp_lend_t *lend) {
+    const side_t *s = lending(tp, index);
+    return s ? s->t->lend(s->tp, index, lend) : 0;
+}
+
+static void auto_reclaim(rg_tp_t *tp, uint64_t name) {
+    for (int i = 0; i < 2; i++) {
+        side_t *s = &tp->side[i];
+        if (!s->tp || !s->t->lend) continue;
+        s->t->reclaim(s->tp, name);
+        s->owes = 1;
+    }
+}
+
+static int auto_fetch(rg_tp_t *tp, uint32_t index, const rg_tp_fetch_t *fetch) {
+    const side_t *s = lending(tp, index);
+    return s ? s->t->fetch(s->tp, index, fetch) : 0;
+}
+
+static void auto_unfetch(rg_tp_t *tp, uint32_t index, uint64_t cookie) {
+    const auto_link_t *l = link_at(tp, index);
+    side_t *s = l && l->state == AUTO_UP ? &tp->side[l->via] : NULL;
+    if (!s || !s->t->lend) return; /* all has ended with the link */
+    s->t->unfetch(s->tp, index, cookie);
+    s->owes = 1;
+}
+
 static void auto_note(rg_tp_t *tp, uint32_t index, uint64_t note, int flush) {
     for (int i = 0; i < 2; i++)
         if (tp->side[i].tp) tp->side[i].t->note(tp->side[i].tp, index, note, flush);
@@ -786,7 +820,7 @@ static int auto_wake_fd(rg_tp_t *tp) { return tp->epoll; }
     .poll = auto_poll, .arm = auto_arm, .fence = auto_fence, .drop = auto_drop, .stats = auto_stats,                   \
     .wake_fd = auto_wake_fd, .close = auto_close, .link_info = auto_link_info, .put = auto_put, .peek = auto_peek,     \
     .taken = auto_taken, .visitor = auto_visitor, .places = auto_places, .route = auto_route, .relay = auto_relay,     \
-    .work = auto_work,
+    .work = auto_work, .lend = auto_lend, .reclaim = auto_reclaim, .fetch = auto_fetch, .unfetch = auto_unfetch,
 
 const rg_transport_t rg_transport_auto = {
     .struct_size = sizeof(rg_transport_t), .name = "auto", .open = auto_open, PAIR_TABLE

@@ -279,4 +279,8 @@ const rg_transport_t rg_transport_rdma = {
     .wake_fd = rdma_tp_wake_fd,
     .close = rdma_tp_close,
     .work = rdma_tp_work,
+    .lend = rgr_lend,
+    .reclaim = rgr_reclaim,
+    .fetch = rgr_fetch,
+    .unfetch = rgr_unfetch,
 };

@@ -4,7 +4,9 @@
 #define RG_RDMA_HOOKS_H
 
 typedef struct rgr_hooks {
-    int no_fence_wait; /* fence() returns while the adapter still reads into buffers */
+    int no_fence_wait; /* fence() returns while the adapter still reads into buffers, and unfetch() as well */
+    int early_stamp;   /* the stamp behind a read of lent memory is read before it */
+    int keeps_lent;    /* what a peer wants back is not given back */
     int no_watch;      /* an adapter that reports nothing more is believed for ever, */
     int watch_always;  /* or suspected when the peer has no place for what it has to deliver, */
     int watch_blind;   /* or though it gets on */

@@ -3,7 +3,8 @@
  * rdma_wire.c has the bytes. It relies on
  * libibverbs and librdmacm, and on mbox.h for messages that come whole; rdma_mem.c knows memory of callers. No key that
  * a peer could write with is ever made: what lands in a caller's buffer has been fetched by our own adapter, or copied
- * by us, so that nothing remote can change one, whatever dies. What a peer may read ends with its link. */
+ * by us, so that nothing remote can change one, whatever dies. What a peer may read ends with its link (rdma_lend.c:
+ * what it may read for longer than a message). */
 #ifndef RG_RDMA_INTERNAL_H
 #define RG_RDMA_INTERNAL_H
 
@@ -37,7 +38,10 @@ typedef enum rgr_type {
     RGR_PIECE,    /* bytes from `offset` of what is received as `rid` */
     RGR_NOTE,     /* note and credits, which all messages carry, alone */
     RGR_GOT,      /* all of `sid` has been read, as `rid` */
-    RGR_DONE      /* nothing of `rid` changed until all of it was on the other side: it is good */
+    RGR_DONE,     /* nothing of `rid` changed until all of it was on the other side: it is good */
+    RGR_LEND,     /* `total` bytes at `offset` may be read with `key`, as often as you like, as `lent` and as `sid` */
+    RGR_RECALL,   /* begin no more reads of `sid` */
+    RGR_BACK      /* there will be no more of them */
 } rgr_type_t;
 
 typedef struct rgr_head {
@@ -47,6 +51,8 @@ typedef struct rgr_head {
     uint64_t note, total, offset;
     uint64_t whole; /* RTS of a part: bytes of all parts together */
     int roomy;      /* the sender has a slot free for every message that it gave credits for */
+    uint64_t lent, stamp; /* LEND: the name; where the stamp is (in place of a tag) */
+    uint32_t stamp_key;
 } rgr_head_t;
 
 typedef struct rgr_hello {
@@ -122,6 +128,36 @@ typedef struct rgr_in {
     int told, fenced;        /* told: the peer knows that we need its memory no more */
 } rgr_in_t;
 
+/* Memory that the peer of a link may read when it likes (rdma_lend.c). */
+typedef struct rgr_lease {
+    struct rgr_lease *next;
+    rg_tp_lend_t l;
+    uint32_t sid;
+    enum { RGR_LEASE_NEW, RGR_LEASE_TOLD, RGR_LEASE_ENDS, RGR_LEASE_RECALLED } state;
+    rgr_mem_t *mem[2]; /* of the memory, of the stamp */
+    rgr_window_t *window[2];
+} rgr_lease_t;
+
+/* Memory of the peer of a link that we may read. */
+typedef struct rgr_lent {
+    struct rgr_lent *next;
+    uint64_t name, remote, bytes, stamp;
+    uint32_t sid, key, stamp_key, uses;
+    int recalled;
+} rgr_lent_t;
+
+/* A read of that: the stamp, the bytes, the stamp. */
+typedef struct rgr_get {
+    struct rgr_get *next;
+    rg_tp_fetch_t f;
+    rgr_lent_t *from;
+    rgr_slot_t *slot; /* where the stamps arrive, and bytes that go to memory which is not registered */
+    rgr_mem_t *mem;   /* that the bytes go to; NULL: to the slot */
+    uint64_t begun;
+    uint32_t part, busy;
+    int stopped; /* its user has been told, and only the adapter is awaited */
+} rgr_get_t;
+
 /* What the adapter has been asked for. */
 typedef struct rgr_work {
     uint32_t slot; /* RGR_NO_SLOT: none was needed */
@@ -130,6 +166,7 @@ typedef struct rgr_work {
     rgr_mem_t *mem;
     rgr_out_t *out;
     rgr_in_t *in;
+    rgr_get_t *get;
     rgr_window_t *closes;
 } rgr_work_t;
 
@@ -163,7 +200,12 @@ typedef struct rgr_side {
     uint32_t n_rts, next_id;
     rgr_slot_t *held, **held_tail; /* messages that the mbox had no room for, in their order */
     uint32_t n_held;
-    int note_due, turn;
+    rgr_lease_t *leases;
+    rgr_lent_t *lent;
+    rgr_get_t *gets;
+    uint32_t next_lease, lend_due,
+        n_lent; /* lend_due: leases and what is lent to us of which the peer is to hear something */
+    int note_due, turn, read_turn;
     uint64_t heard_by_ns, quiet_ns; /* something must be on its way every so often, or a dead peer is not noticed */
 } rgr_side_t;
 
@@ -203,8 +245,9 @@ struct rg_tp {
     uint64_t mems_seen; /* generation of memory.h */
     rgr_window_t *windows;
     uint32_t n_windows, n_fenced; /* n_fenced: receives whose reads a fence waits for */
-    int direct, windowed;         /* memory of callers may be registered; and windows made in it */
-    uint64_t copied, reduced;     /* bytes, by the processor */
+    uint32_t n_leases, n_gets;
+    int direct, windowed;     /* memory of callers may be registered; and windows made in it */
+    uint64_t copied, reduced; /* bytes, by the processor */
     void (*log)(void *user, rg_log_level_t level, const char *line);
     void *log_user;
     uint32_t by_qpn[RGR_HASH]; /* link + 1 */
@@ -243,6 +286,25 @@ void rgr_work_forget(rg_tp_t *tp, rgr_side_t *s); /* the queue pair is gone, and
 
 /* rdma_watch.c */
 int rgr_given_up(rg_tp_t *tp, rgr_side_t *s); /* with each probe; 1: the link is down */
+
+int rgr_room(const rgr_side_t *s, uint32_t n);
+/* Of these three: 1: done; 0: not now; -1: the link is down, and what belonged to it is gone. */
+int rgr_hand_over(rg_tp_t *tp, rgr_side_t *s, struct ibv_send_wr *wr, rgr_work_t work);
+int rgr_post_head(rg_tp_t *tp, rgr_side_t *s, rgr_head_t *h);
+/* Lets the peer read that: the adapter does it before it sends what comes behind. *at is filled in before. */
+int rgr_window_open(rg_tp_t *tp, rgr_side_t *s, rgr_mem_t *mem, const void *from, uint64_t bytes, rgr_window_t **at);
+void rgr_window_spent(rgr_side_t *s, rgr_window_t **at); /* nobody reads by it any more, or was ever told of it */
+
+/* rdma_lend.c */
+int rgr_lend(rg_tp_t *tp, uint32_t link, const rg_tp_lend_t *lend); /* as in the table, and so on */
+void rgr_reclaim(rg_tp_t *tp, uint64_t name);
+int rgr_fetch(rg_tp_t *tp, uint32_t link, const rg_tp_fetch_t *fetch);
+void rgr_unfetch(rg_tp_t *tp, uint32_t link, uint64_t cookie);
+int rgr_lend_tell(rg_tp_t *tp, rgr_side_t *s);  /* says one thing that is due, as above */
+int rgr_lend_read(rg_tp_t *tp, rgr_side_t *s);  /* begins one read, as above */
+void rgr_lend_ends(rg_tp_t *tp, rgr_side_t *s); /* the link does */
+void rgr_get_read(rg_tp_t *tp, rgr_side_t *s, rgr_get_t *get);
+const char *rgr_on_lending(rg_tp_t *tp, rgr_side_t *s, const rgr_head_t *h); /* NULL, or what is wrong */
 
 /* rdma_mem.c */
 rgr_mem_t *rgr_mem_get(rg_tp_t *tp, const void *p, uint64_t bytes); /* NULL: it is not registered, and is copied */

@@ -116,10 +116,9 @@ static int tag_equal(const rg_tag_t *a, const rg_tag_t *b) {
 
 /* ---- Sending ---- */
 
-static int room(const rgr_side_t *s, uint32_t n) { return s->sq_n + n < RGR_SQ; } /* one is kept for the probe */
+int rgr_room(const rgr_side_t *s, uint32_t n) { return s->sq_n + n < RGR_SQ; } /* one is kept for the probe */
 
-/* 1: the adapter has it; -1: the link is down. */
-static int hand_over(rg_tp_t *tp, rgr_side_t *s, struct ibv_send_wr *wr, rgr_work_t work) {
+int rgr_hand_over(rg_tp_t *tp, rgr_side_t *s, struct ibv_send_wr *wr, rgr_work_t work) {
     uint32_t at = (s->sq_first + s->sq_n) % RGR_SQ;
     struct ibv_send_wr *bad;
     wr->wr_id = (uint64_t)s->gen << 32 | s->index << 8 | at;
@@ -129,6 +128,7 @@ static int hand_over(rg_tp_t *tp, rgr_side_t *s, struct ibv_send_wr *wr, rgr_wor
     if (work.out) work.out->busy++;
     if (work.in) work.in->busy++;
     work.told = (wr->send_flags & IBV_SEND_SIGNALED) != 0;
+    if (work.get) work.get->busy++;
     s->sq[at] = work;
     s->sq_n++;
     int e = ibv_post_send(s->id->qp, wr, &bad);
@@ -145,7 +145,7 @@ static int post(rg_tp_t *tp, rgr_side_t *s, rgr_head_t *h, const void *payload, 
     struct ibv_sge sge[2] = { { .length = bytes } };
     struct ibv_send_wr wr = { .sg_list = sge, .num_sge = 1, .opcode = IBV_WR_SEND };
     rgr_work_t work = { .slot = RGR_NO_SLOT, .bytes = bytes };
-    if (!room(s, 1)) return 0;
+    if (!rgr_room(s, 1)) return 0;
     if (!o && bytes <= s->inline_max && bytes <= INLINE_MAX) {
         wr.send_flags = IBV_SEND_INLINE;
     } else {
@@ -172,29 +172,31 @@ static int post(rg_tp_t *tp, rgr_side_t *s, rgr_head_t *h, const void *payload, 
         memcpy(to + RGR_HEAD, payload, h->len);
         tp->copied += h->len;
     }
-    if (hand_over(tp, s, &wr, work) < 0) return -1;
+    if (rgr_hand_over(tp, s, &wr, work) < 0) return -1;
     s->credits--;
     s->owed = 0;
     s->note_due = 0;
     return 1;
 }
 
+int rgr_post_head(rg_tp_t *tp, rgr_side_t *s, rgr_head_t *h) { return post(tp, s, h, NULL, NULL); }
+
 /* A write of no bytes: needs nothing of the peer but that it lives. */
 void rgr_probe(rg_tp_t *tp, rgr_side_t *s) {
     struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED };
-    if (s->sq_n < RGR_SQ) (void)hand_over(tp, s, &wr, (rgr_work_t){ .slot = RGR_NO_SLOT });
+    if (s->sq_n < RGR_SQ) (void)rgr_hand_over(tp, s, &wr, (rgr_work_t){ .slot = RGR_NO_SLOT });
 }
 
-/* Nobody reads by it any more, or was ever told of it. */
-static void window_spent(rgr_side_t *s, rgr_out_t *o) {
-    if (!o->window) return;
-    o->window->next = s->spent;
-    s->spent = o->window;
-    o->window = NULL;
+void rgr_window_spent(rgr_side_t *s, rgr_window_t **at) {
+    rgr_window_t *w = *at;
+    if (!w) return;
+    w->next = s->spent;
+    s->spent = w;
+    *at = NULL;
 }
 
 static void out_free(rg_tp_t *tp, rgr_side_t *s, rgr_out_t *o) {
-    window_spent(s, o);
+    rgr_window_spent(s, &o->window);
     rgr_mem_put(tp, o->mem);
     free(o);
 }
@@ -206,8 +208,7 @@ static void sent(rg_tp_t *tp, rgr_side_t *s, rgr_out_t *o) {
     out_free(tp, s, o);
 }
 
-/* Lets the peer read it, if there are windows: the adapter does that before it sends what comes behind. */
-static int open_window(rg_tp_t *tp, rgr_side_t *s, rgr_out_t *o) {
+int rgr_window_open(rg_tp_t *tp, rgr_side_t *s, rgr_mem_t *mem, const void *from, uint64_t bytes, rgr_window_t **at) {
     rgr_window_t *w = rgr_window_new(tp);
     if (!w) return 0;
     uint32_t key = ibv_inc_rkey(w->mw->rkey);
@@ -215,12 +216,12 @@ static int open_window(rg_tp_t *tp, rgr_side_t *s, rgr_out_t *o) {
     wr.bind_mw.mw = w->mw;
     wr.bind_mw.rkey = key;
     wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
-        .mr = o->mem->mr, .addr = (uintptr_t)o->s.buf, .length = o->s.len, .mw_access_flags = IBV_ACCESS_REMOTE_READ
+        .mr = mem->mr, .addr = (uintptr_t)from, .length = bytes, .mw_access_flags = IBV_ACCESS_REMOTE_READ
     };
-    w->mem = o->mem;
+    w->mem = mem;
     rgr_mem_use(w->mem);
-    o->window = w;
-    if (hand_over(tp, s, &wr, (rgr_work_t){ .slot = RGR_NO_SLOT }) < 0) return -1;
+    *at = w;
+    if (rgr_hand_over(tp, s, &wr, (rgr_work_t){ .slot = RGR_NO_SLOT }) < 0) return -1;
     w->mw->rkey = key;
     return 1;
 }
@@ -230,7 +231,7 @@ static int close_window(rg_tp_t *tp, rgr_side_t *s) {
     struct ibv_send_wr wr = { .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED };
     wr.invalidate_rkey = w->mw->rkey;
     s->spent = w->next;
-    return hand_over(tp, s, &wr, (rgr_work_t){ .slot = RGR_NO_SLOT, .closes = w });
+    return rgr_hand_over(tp, s, &wr, (rgr_work_t){ .slot = RGR_NO_SLOT, .closes = w });
 }
 
 /* The first of the queue: whole, or announced. */
@@ -239,13 +240,14 @@ static int begin(rg_tp_t *tp, rgr_side_t *s) {
     rgr_head_t h = { .type = RGR_DATA, .tag = o->s.tag, .len = (uint32_t)o->s.len };
     int large = o->s.len > RGR_ROOM;
     if (large) {
-        if (!room(s, 2)) return 0;
+        if (!rgr_room(s, 2)) return 0;
         if (!o->sid) {
             if (!++s->next_id) s->next_id = 1;
             o->sid = s->next_id;
             o->mem = rgr_mem_get(tp, o->s.buf, o->s.len);
         }
-        if (o->mem && s->serves && !o->window && open_window(tp, s, o) < 0) return -1;
+        if (o->mem && s->serves && !o->window && rgr_window_open(tp, s, o->mem, o->s.buf, o->s.len, &o->window) < 0)
+            return -1;
         h = (rgr_head_t){ .type = RGR_RTS, .tag = o->s.tag, .total = o->s.len, .sid = o->sid, .whole = o->whole };
         if (o->window) {
             h.key = o->window->mw->rkey;
@@ -301,7 +303,7 @@ static int answer_first(rg_tp_t *tp, rgr_side_t *s) {
 /* Has the adapter fetch the next part of a message that is read. */
 static int fetch(rg_tp_t *tp, rgr_side_t *s) {
     rgr_in_t *in = s->ins;
-    if (s->reads >= s->reads_max || !room(s, 1)) return 0;
+    if (s->reads >= s->reads_max || !rgr_room(s, 1)) return 0;
     while (in && (!in->mem || in->fenced || in->begun == in->r.len)) in = in->next;
     if (!in) return 0;
     uint64_t left = in->r.len - in->begun;
@@ -314,7 +316,14 @@ static int fetch(rg_tp_t *tp, rgr_side_t *s) {
     wr.wr.rdma.rkey = in->key;
     in->begun += n;
     s->reads++;
-    return hand_over(tp, s, &wr, (rgr_work_t){ .slot = RGR_NO_SLOT, .bytes = n, .mem = in->mem, .in = in });
+    return rgr_hand_over(tp, s, &wr, (rgr_work_t){ .slot = RGR_NO_SLOT, .bytes = n, .mem = in->mem, .in = in });
+}
+
+/* Messages, and what has been lent to us, take turns. */
+static int read_some(rg_tp_t *tp, rgr_side_t *s) {
+    s->read_turn = !s->read_turn;
+    int rc = s->read_turn ? rgr_lend_read(tp, s) : fetch(tp, s);
+    return rc ? rc : s->read_turn ? fetch(tp, s) : rgr_lend_read(tp, s);
 }
 
 void rgr_pump(rg_tp_t *tp, rgr_side_t *s) {
@@ -323,14 +332,16 @@ void rgr_pump(rg_tp_t *tp, rgr_side_t *s) {
     for (int rc = 1; rc == 1;) {
         const rg_mbox_link_t *l = rg_mbox_link(&tp->box, s->index);
         if (!s->queue_pair || !l || l->state != MBOX_UP) return;
-        if (s->spent && room(s, 1)) {
+        if (s->spent && rgr_room(s, 1)) {
             rc = close_window(tp, s);
-        } else if ((rc = fetch(tp, s)) != 0) {
+        } else if ((rc = read_some(tp, s)) != 0) {
             continue;
         } else if (!s->credits) {
             return;
         } else if (s->credits > 1 && s->answers) {
             rc = answer_first(tp, s);
+        } else if (s->credits > 1 && s->lend_due && (rc = rgr_lend_tell(tp, s)) != 0) {
+            continue;
         } else if (s->credits > 1 && (at = delivered(s))) {
             rc = end(tp, s, at);
         } else if (s->credits > 1 && s->flowing.first && (s->turn || !s->queue.first)) {
@@ -448,7 +459,7 @@ static void fenced_out_answered(rg_tp_t *tp, rgr_side_t *s, uint32_t sid) {
     rgr_out_t *o = s->fenced.first;
     while (o && o->sid != sid) o = o->next;
     if (!o || !o->window) return;
-    window_spent(s, o);
+    rgr_window_spent(s, &o->window);
     fenced_out_ended(tp, s, o);
 }
 
@@ -458,7 +469,7 @@ static const char *on_answer(rg_tp_t *tp, rgr_side_t *s, const rgr_head_t *h) {
         if (o->sid != h->sid) continue;
         if (h->type == RGR_GOT && !o->window) return "it has read what it had no key to";
         list_take(&s->asked, at);
-        window_spent(s, o); /* it has been read, or comes in pieces */
+        rgr_window_spent(s, &o->window); /* it has been read, or comes in pieces */
         o->rid = h->rid;
         o->step = h->step;
         if (h->type == RGR_GOT) list_add(&s->ending, o);
@@ -530,6 +541,7 @@ static int take(rg_tp_t *tp, rgr_side_t *s, rgr_slot_t *slot, uint32_t bytes) {
         if (h.type == RGR_CTS || h.type == RGR_GOT) wrong = on_answer(tp, s, &h);
         if (h.type == RGR_PIECE) wrong = on_piece(tp, s, &h, payload);
         if (h.type == RGR_DONE) wrong = on_done(tp, s, &h);
+        if (h.type >= RGR_LEND) wrong = rgr_on_lending(tp, s, &h);
         if (h.type == RGR_DATA) tp->copied += h.len; /* or reduced, if its receive is there */
     }
     if (wrong) {
@@ -605,6 +617,7 @@ static void reap(rg_tp_t *tp, rgr_side_t *s, uint32_t upto) {
             if (w.out->fenced) fenced_out_ended(tp, s, w.out);
         }
         if (w.in) read_ended(tp, s, w.in, w.bytes);
+        if (w.get) rgr_get_read(tp, s, w.get);
         if (at == upto) return;
     }
 }
@@ -670,7 +683,7 @@ static void cancel_list(rg_tp_t *tp, rgr_side_t *s, rgr_list_t *l, uint64_t belo
             continue;
         }
         rgr_out_t *o = list_take(l, at);
-        if (l == &s->queue) window_spent(s, o); /* it has not been announced, so no answer will come */
+        if (l == &s->queue) rgr_window_spent(s, &o->window); /* it has not been announced, so no answer will come */
         if (!o->fenced) {
             tp->box.n_ops--;
             rg_mbox_push(&tp->box, RG_TP_FAILED, st, s->index, o->s.cookie, NULL);
@@ -706,6 +719,7 @@ void rgr_cancel(rg_tp_t *tp, rgr_side_t *s, uint64_t below, rg_tp_status_t st) {
     cancel_list(tp, s, &s->flowing, below, st);
     cancel_list(tp, s, &s->ending, below, st);
     if (st != RG_TP_FENCED) cancel_list(tp, s, &s->fenced, below, st);
+    if (st != RG_TP_FENCED) rgr_lend_ends(tp, s);
     if (!cancel_ins(tp, s, below, st)) return;
     for (rgr_rts_t **at = &s->rts; *at;) {
         rgr_rts_t *k = *at;

@@ -10,7 +10,7 @@
 
 #define HEAD_MAGIC 0x32724752u  /* "RGr2" */
 #define HELLO_MAGIC 0x00684752u /* "RGh", and the version as a digit */
-#define VERSION 2u
+#define VERSION 3u
 #define ADDR_MAGIC 0x31614752u /* "RGa1" */
 
 void rgr_head_put(uint8_t out[RGR_HEAD], const rgr_head_t *h) {
@@ -31,6 +31,10 @@ void rgr_head_put(uint8_t out[RGR_HEAD], const rgr_head_t *h) {
     put32(out + 80, h->key);
     put32(out + 84, h->roomy != 0);
     put64(out + 88, h->whole);
+    if (h->type != RGR_LEND) return;
+    put32(out + 12, h->stamp_key); /* in the place of a tag */
+    put64(out + 16, h->lent);
+    put64(out + 24, h->stamp);
 }
 
 const char *rgr_head_get(const uint8_t *in, uint32_t bytes, rgr_head_t *h) {
@@ -54,14 +58,20 @@ const char *rgr_head_get(const uint8_t *in, uint32_t bytes, rgr_head_t *h) {
     h->key = get32(in + 80);
     h->whole = get64(in + 88);
     h->roomy = (int)(get32(in + 84) & 1);
-    if (h->type < RGR_DATA || h->type > RGR_DONE) return "a message of unknown type";
+    h->stamp_key = h->tag.sig;
+    h->lent = h->tag.epoch;
+    h->stamp = h->tag.gen;
+    if (h->type < RGR_DATA || h->type > RGR_BACK) return "a message of unknown type";
     if (h->len != bytes - RGR_HEAD || h->len > RGR_ROOM) return "a message of another length than it says";
     if (h->credits > RGR_CREDITS) return "more credits than there are";
     if (h->len && h->type != RGR_DATA && h->type != RGR_PIECE) return "a payload where none belongs";
     if (h->type == RGR_RTS && h->total <= RGR_ROOM) return "an announcement of a small message";
     if (h->type == RGR_CTS && (h->step > RGR_ROOM || (h->rid != 0) != (h->step != 0))) return "pieces of a bad size";
     if (h->type == RGR_PIECE && (!h->len || !h->rid)) return "a piece of nothing";
-    if (h->key && (h->type != RGR_RTS || h->total > UINT64_MAX - h->offset)) return "a key to no memory";
+    int gives = h->type == RGR_RTS || h->type == RGR_LEND;
+    if (h->key && (!gives || h->total > UINT64_MAX - h->offset)) return "a key to no memory";
+    if (h->type == RGR_LEND && (!h->key || !h->stamp_key || !h->total || !h->sid)) return "nothing that is lent";
+    if ((h->type == RGR_RECALL || h->type == RGR_BACK) && !h->sid) return "the end of nothing";
     if (h->type == RGR_GOT && (!h->sid || !h->rid)) return "an answer to nothing";
     if (h->type == RGR_DONE && !h->rid) return "the end of nothing";
     return NULL;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define STEPS 2u      /* work requests of each queue pair that one look moves on */
@@ -65,6 +66,7 @@ typedef struct fake_key { /* of a region, or of a window in one */
     uint64_t bytes;
     uint32_t key;
     int access, windows;
+    uint8_t *pages; /* of a region that can be taken away: those that it had, as adapters hold them; or NULL */
 } fake_key_t;
 
 typedef struct fake_id {
@@ -153,6 +155,10 @@ static struct ibv_mr *region(struct ibv_pd *pd, void *addr, size_t length, int a
         .context = pd->context, .pd = pd, .addr = addr, .length = length, .lkey = next_key, .rkey = next_key
     };
     *k = (fake_key_t){ .mr = mr, .from = (uintptr_t)addr, .bytes = length, .key = next_key, .access = access };
+    if ((uintptr_t)addr % 4096 == 0) {
+        void *p = mremap(addr, 0, length, MREMAP_MAYMOVE); /* of shared pages: once more */
+        k->pages = p == MAP_FAILED ? NULL : p;
+    }
     return mr;
 }
 
@@ -182,6 +188,7 @@ int ibv_dereg_mr(struct ibv_mr *mr) {
     fake_key_t *k = key_of_mr(mr);
     if (k->windows) breach("a region ends before a window in it");
     if (in_use(mr)) breach("a region ends before work in it");
+    if (k->pages) munmap(k->pages, k->bytes);
     *k = (fake_key_t){ 0 };
     free(mr);
     return 0;
@@ -223,10 +230,15 @@ static void local(const struct ibv_sge *s, int access) {
     breach("no such region of our own");
 }
 
-static int remote(const fake_qp_t *peer, uint32_t key, uint64_t from, uint64_t bytes) {
-    for (uint32_t i = 0; i < KEYS_MAX; i++)
-        if (keys[i].mw && keys[i].mr && keys[i].key == key) return keys[i].qp == peer && inside(&keys[i], from, bytes);
-    return 0;
+/* Where the peer's bytes are. NULL: it has no such key, or not to all of that. */
+static const uint8_t *remote(const fake_qp_t *peer, uint32_t key, uint64_t from, uint64_t bytes) {
+    for (uint32_t i = 0; i < KEYS_MAX; i++) {
+        if (!keys[i].mw || !keys[i].mr || keys[i].key != key) continue;
+        if (keys[i].qp != peer || !inside(&keys[i], from, bytes)) return NULL;
+        const fake_key_t *in = key_of_mr(keys[i].mr);
+        return in->pages ? in->pages + (from - in->from) : (const uint8_t *)(uintptr_t)from;
+    }
+    return NULL;
 }
 
 /* ---- Completions ---- */
@@ -274,9 +286,10 @@ static int arrive(fake_qp_t *q, const fake_work_t *w) {
 
 static int fetched(fake_qp_t *q, fake_work_t *w) {
     if (++w->steps < READ_STEPS) return 0;
-    if (!remote(q->peer, w->wr.wr.rdma.rkey, w->wr.wr.rdma.remote_addr, w->sge[0].length)) return -1;
+    const uint8_t *from = remote(q->peer, w->wr.wr.rdma.rkey, w->wr.wr.rdma.remote_addr, w->sge[0].length);
+    if (!from) return -1;
     local(&w->sge[0], IBV_ACCESS_LOCAL_WRITE);
-    memcpy((void *)(uintptr_t)w->sge[0].addr, (void *)(uintptr_t)w->wr.wr.rdma.remote_addr, w->sge[0].length);
+    memcpy((void *)(uintptr_t)w->sge[0].addr, from, w->sge[0].length);
     return 1;
 }
 

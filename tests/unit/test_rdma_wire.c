@@ -74,15 +74,47 @@ Test(rdma_wire, key__to_what_cannot_be_read__is_refused) {
     cr_assert_null(refused(h, RGR_HEAD));
     h.offset++;
     cr_assert_not_null(refused(h, RGR_HEAD));
-    for (int t = RGR_DATA; t <= RGR_DONE; t++) { /* only an announcement has one */
+    for (int t = RGR_DATA; t <= RGR_BACK; t++) { /* only what announces or lends something has one */
         h = (rgr_head_t){ .type = (rgr_type_t)t, .sid = 1, .rid = 1, .step = 64, .total = 1 << 20, .key = 1 };
+        h.stamp_key = 1;
         h.len = t == RGR_DATA || t == RGR_PIECE ? 64 : 0;
-        cr_assert((refused(h, RGR_HEAD + h.len) == NULL) == (t == RGR_RTS), "type %d", t);
+        cr_assert((refused(h, RGR_HEAD + h.len) == NULL) == (t == RGR_RTS || t == RGR_LEND), "type %d", t);
     }
     cr_assert_not_null(refused((rgr_head_t){ .type = RGR_GOT, .sid = 1 }, RGR_HEAD));
     cr_assert_not_null(refused((rgr_head_t){ .type = RGR_GOT, .rid = 1 }, RGR_HEAD));
     cr_assert_not_null(refused((rgr_head_t){ .type = RGR_DONE }, RGR_HEAD));
     cr_assert_not_null(refused((rgr_head_t){ .type = RGR_DONE, .rid = 1, .len = 1 }, RGR_HEAD + 1));
+}
+
+Test(rdma_wire, lent_memory__all_that_it_takes__or_refused) {
+    uint8_t b[RGR_HEAD];
+    const rgr_head_t good = { .type = RGR_LEND,
+                              .sid = 7,
+                              .key = 0xa1b2c3d4u,
+                              .offset = 1ull << 44,
+                              .total = 3ull << 32,
+                              .lent = 0x1122334455667788u,
+                              .stamp = 0x99aabbccddeeff00u,
+                              .stamp_key = 0x55667788u };
+    rgr_head_t h = good, got;
+    rgr_head_put(b, &h);
+    cr_assert_null(rgr_head_get(b, RGR_HEAD, &got));
+    cr_assert(got.sid == good.sid && got.key == good.key && got.offset == good.offset && got.total == good.total);
+    cr_assert(got.lent == good.lent && got.stamp == good.stamp && got.stamp_key == good.stamp_key);
+    for (int i = 0; i < 5; i++) {
+        h = good;
+        if (i == 0) h.sid = 0;
+        if (i == 1) h.key = 0;
+        if (i == 2) h.total = 0;
+        if (i == 3) h.stamp_key = 0;
+        if (i == 4) h.offset = UINT64_MAX - h.total + 1;
+        cr_assert_not_null(refused(h, RGR_HEAD), "%d", i);
+    }
+    for (int t = RGR_RECALL; t <= RGR_BACK; t++) {
+        cr_assert_null(refused((rgr_head_t){ .type = (rgr_type_t)t, .sid = 1 }, RGR_HEAD));
+        cr_assert_not_null(refused((rgr_head_t){ .type = (rgr_type_t)t }, RGR_HEAD));
+    }
+    cr_assert_not_null(refused((rgr_head_t){ .type = (rgr_type_t)(RGR_BACK + 1), .sid = 1 }, RGR_HEAD));
 }
 
 Test(rdma_wire, hello__cut_or_of_another_version__is_refused) {
