@@ -2,8 +2,9 @@
  * part: for training in which members fetch parameters on demand and push their gradients to whoever owns them, each at
  * its own pace (docs/quorum.md).
  *
- * A window is a row of f32 elements. It is served by a thread of its member, one request after the other. Conventions,
- * thread-safety and errors are those of regroup.h. The group needs its progress thread. */
+ * A window is a row of f32 elements. It is served by a thread of its member, one request after the other; where memory
+ * and links allow it, members read without that thread (docs/rdma.md). Conventions, thread-safety and errors are those
+ * of regroup.h. The group needs its progress thread. */
 #ifndef REGROUP_WINDOW_H
 #define REGROUP_WINDOW_H
 
@@ -21,7 +22,8 @@ typedef struct rg_window rg_window_t;
 
 /* Lets the members of `group` get at memory[0..count) under this id until it is destroyed. Each member that takes part,
  * also one that only asks others, registers a window of that id, with a count of its own, which may be 0. The memory
- * stays the program's. Destroy it before the group. Errors: INVALID (the id is in use here), NOMEM, SYSTEM. */
+ * stays the program's; where it is registered (rg_alloc(), rg_register()) others may read it without this process.
+ * Destroy it before the group. Errors: INVALID (the id is in use here), NOMEM, SYSTEM. */
 rg_status_t rg_window_register(rg_group_t *group, uint32_t id, float *memory, uint64_t count, rg_window_t **out,
                                rg_error_t *err);
 void rg_window_destroy(rg_window_t *w);

@@ -470,6 +470,8 @@ struct rg_group {
     uint64_t host, site;               /* of this member */
     struct rg_netstat *netstat;        /* netstat.c */
     struct rg_side *side;              /* side.c */
+    struct rg_fetching *fetching;      /* lent.c: reads of lent memory under way */
+    uint64_t last_fetch, lent_reads;   /* lent_reads: those that ended well */
     struct rg_service *service;        /* src/quorum/service.h; NULL: nothing of it is in use */
     const struct rg_join_first *first; /* while it joins: what is done before it may enter (lifecycle.h) */
     uint32_t spin_us;

@@ -2,6 +2,7 @@
  * thread. The driver polls for a while, gives way to others, then sleeps until a descriptor or a timer says that there
  * is work. A caller takes over from the thread at any time; the thread stays away as long as callers keep driving, so
  * that a tight loop of blocking calls costs no hand-over. */
+#include "engine/lent.h"
 #include "engine/side.h"
 
 #include <errno.h>
@@ -154,7 +155,8 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
         if (c[i].event == RG_TP_LINK_UP || c[i].event == RG_TP_LINK_DOWN || c[i].event == RG_TP_LINK_LOST ||
             c[i].event == RG_TP_NOTE)
             on_link(g, &c[i], now);
-        else if (!rg_netstat_completion(g, &c[i]) && !rg_side_completion(g, &c[i])) rg_op_completion(g, &c[i]);
+        else if (!rg_netstat_completion(g, &c[i]) && !rg_side_completion(g, &c[i]) && !rg_lent_completion(g, &c[i]))
+            rg_op_completion(g, &c[i]);
         if (g->phase == RG_PHASE_OVER) break;
     }
     if (g->notes_due && (!other || g->notes_due >= NOTES_MOST)) rg_tell_notes(g, now);

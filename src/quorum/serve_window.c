@@ -217,9 +217,11 @@ static int add_all(rg_window_t *w) {
             at = &x->next;
             continue;
         }
+        rg_window_changes(w);
         rg_window_add(w->memory + x->a.q.off / 4, (const float *)(const void *)x->data, x->a.q.terms / 4, x->a.q.scale);
         last->number = x->a.q.round;
         atomic_fetch_add(&w->count, 1);
+        rg_window_settled(w); /* before anybody may count on it */
         answer_head(w, &x->a, RG_OK);
         add_free(at);
         any = 1;
@@ -346,8 +348,10 @@ static void give_data(rg_window_t *w, const rg_asked_t *a) {
 static void asked(rg_port_t *p, const rg_asked_t *a) {
     rg_window_t *w = (rg_window_t *)(void *)p;
     if (!is_member(w, a->peer)) rg_service_answer(p, a, NULL, 0);
-    else if (a->q.kind == RG_SASK_READ) read_later(w, a);
-    else if (a->q.kind == RG_SASK_READ_MORE) read_more(w, a);
+    else if (a->q.kind == RG_SASK_READ) {
+        read_later(w, a);
+        rg_window_lend_to(w, a->peer); /* it may do without us the next time */
+    } else if (a->q.kind == RG_SASK_READ_MORE) read_more(w, a);
     else if (a->q.kind == RG_SASK_ADD) add_begin(w, a);
     else if (a->q.kind == RG_SASK_ADD_DATA) {
         pthread_mutex_lock(&w->m);
@@ -372,6 +376,7 @@ static void answered(rg_port_t *p, uint64_t peer, const rg_sask_t *ask, const ui
 static void forget_the_lost(rg_window_t *w) {
     if (w->epoch == w->port.sv->epoch) return;
     w->epoch = w->port.sv->epoch;
+    w->n_not_lent = 0;
     for (rg_wcopy_t **at = &w->copies; *at;)
         if (is_member(w, (*at)->peer)) at = &(*at)->next;
         else copy_free(at);
@@ -418,4 +423,5 @@ void rg_window_forget(rg_window_t *w) {
     while (w->adds) add_free(&w->adds);
     free(w->reads);
     free(w->lasts);
+    free(w->not_lent);
 }

@@ -25,6 +25,7 @@ static void window_free(rg_window_t *w) {
     rg_window_forget(w);
     pthread_mutex_destroy(&w->m);
     pthread_mutex_destroy(&w->memory_lock);
+    rg_free_memory(w->stamp);
     free(w);
 }
 
@@ -50,6 +51,7 @@ rg_status_t rg_window_register(rg_group_t *h, uint32_t id, float *memory, uint64
     w->last_call = &w->calls;
     w->self = rg_root(h)->self_id;   /* it never changes once the group is joined */
     w->next_number = rg_os_now_ns(); /* above all numbers of a window that had this id before */
+    rg_window_lend(w, rg_root(h));
     st = rg_service_add(rg_root(h), &w->port, err);
     if (st != RG_OK) window_free(w);
     else *out = w;
@@ -58,7 +60,9 @@ rg_status_t rg_window_register(rg_group_t *h, uint32_t id, float *memory, uint64
 
 void rg_window_destroy(rg_window_t *w) {
     if (!w || (!w->port.sv->dead && rg_group_inherited(w->port.sv->g))) return;
+    rg_group_t *g = w->port.sv->dead ? NULL : w->port.sv->g;
     rg_service_remove(&w->port);
+    rg_window_unlend(w, g);
     window_free(w);
 }
 
@@ -66,11 +70,14 @@ void rg_window_destroy(rg_window_t *w) {
 static int inherited(const rg_window_t *w) { return w->forks != rg_os_forks(); }
 
 void rg_window_lock(rg_window_t *w) {
-    if (w && !inherited(w)) pthread_mutex_lock(&w->memory_lock);
+    if (!w || inherited(w)) return;
+    pthread_mutex_lock(&w->memory_lock);
+    rg_window_changes(w);
 }
 
 void rg_window_unlock(rg_window_t *w) {
     if (!w || inherited(w)) return;
+    rg_window_settled(w);
     pthread_mutex_unlock(&w->memory_lock);
     if (!w->port.sv->dead) rg_service_wake(&w->port);
 }
@@ -106,9 +113,8 @@ static uint64_t deadline(const rg_window_t *w, uint32_t timeout_ms) {
 
 static int is_done(void *arg) { return atomic_load(&((rg_wcall_t *)arg)->done); }
 
-static rg_status_t call_run(rg_window_t *w, rg_wcall_t *c, uint32_t timeout_ms) {
+static rg_status_t call_run(rg_window_t *w, rg_wcall_t *c, uint64_t until) {
     atomic_init(&c->done, 0);
-    uint64_t until = deadline(w, timeout_ms);
     pthread_mutex_lock(&w->m);
     c->number = ++w->next_number;
     c->next = NULL;
@@ -157,9 +163,9 @@ static int is_held(void *arg) {
 
 /* Locks this member's own memory for one of its calls. The program may hold the lock for long, and the calling thread
  * itself may: either way the call ends in time, or with the group. */
-static rg_status_t lock_own(rg_window_t *w, uint32_t timeout_ms) {
+static rg_status_t lock_own(rg_window_t *w, uint64_t until) {
     hold_t h = { w, 0 };
-    uint64_t until = deadline(w, timeout_ms), now = 0;
+    uint64_t now = 0;
     rg_status_t st = RG_OK;
     while (!is_held(&h) && st == RG_OK && now < until) {
         now = rg_os_now_ns(); /* nobody tells of the lock, so it is tried now and then */
@@ -176,16 +182,22 @@ rg_status_t rg_window_get(rg_window_t *w, uint64_t peer, uint64_t first, uint64_
                           uint64_t *version) {
     rg_status_t st = check(w, peer, to, first, count);
     if (st != RG_OK) return st;
+    uint64_t until = deadline(w, timeout_ms), seen = 0;
     if (peer == w->self) {
-        st = lock_own(w, timeout_ms);
+        st = lock_own(w, until); /* nothing changes, so nobody who reads has to begin anew */
         if (st != RG_OK) return st;
         if (count) memcpy(to, w->memory + first, count * sizeof *to);
         if (version) *version = atomic_load(&w->count);
-        rg_window_unlock(w);
+        pthread_mutex_unlock(&w->memory_lock);
+        rg_service_wake(&w->port);
+        return RG_OK;
+    }
+    if (rg_window_peek(w, peer, first * sizeof *to, count * sizeof *to, to, until, &seen)) {
+        if (version) *version = seen;
         return RG_OK;
     }
     rg_wcall_t c = { .peer = peer, .off = first * sizeof *to, .bytes = count * sizeof *to, .to = (uint8_t *)to };
-    st = call_run(w, &c, timeout_ms);
+    st = call_run(w, &c, until);
     if (st == RG_OK && version) *version = c.version;
     return st;
 }
@@ -195,8 +207,9 @@ rg_status_t rg_window_accumulate(rg_window_t *w, uint64_t peer, uint64_t first, 
     rg_status_t st = check(w, peer, from, first, count);
     if (st != RG_OK) return st;
     if (peer == w->self) {
-        st = lock_own(w, timeout_ms);
+        st = lock_own(w, deadline(w, timeout_ms));
         if (st != RG_OK) return st;
+        rg_window_changes(w);
         rg_window_add(w->memory + first, from, count, scale);
         atomic_fetch_add(&w->count, 1);
         rg_window_unlock(w);
@@ -209,7 +222,7 @@ rg_status_t rg_window_accumulate(rg_window_t *w, uint64_t peer, uint64_t first, 
                      .bytes = count * sizeof *from,
                      .from = (const uint8_t *)from,
                      .scale = scale };
-    return call_run(w, &c, timeout_ms);
+    return call_run(w, &c, deadline(w, timeout_ms));
 }
 
 uint64_t rg_window_count(rg_window_t *w) { return w ? atomic_load(&w->count) : 0; }

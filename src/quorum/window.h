@@ -1,6 +1,6 @@
-/* window.h: a member's window, with what others want of it and what its program wants of others. Two files share it:
- * window.c has the program's calls, serve_window.c what the service's thread does. Nothing outside src/quorum may use
- * it.
+/* window.h: a member's window, with what others want of it and what its program wants of others. Three files share it:
+ * window.c has the program's calls, serve_window.c what the service's thread does, lent_window.c reads that need no
+ * processor of the owner's. Nothing outside src/quorum may use it.
  *
  * Locks: `m` for the calls, held by whoever looks at one, for no longer than a copy of a chunk takes; `memory_lock` for
  * the window's elements, which the service's thread only tries, because the program may hold it for long. */
@@ -57,6 +57,7 @@ struct rg_window {
     uint32_t forks; /* of the process that registered it */
     pthread_mutex_t memory_lock;
     atomic_ullong count;
+    uint64_t *stamp; /* what others read before and after the memory (lent_window.c); NULL: it is not lent */
 
     pthread_mutex_t m;
     rg_wcall_t *calls, **last_call;
@@ -71,11 +72,23 @@ struct rg_window {
     rg_wcopy_t *copies;
     rg_wlast_t *lasts;
     uint32_t n_lasts, cap_lasts;
+    uint64_t *not_lent; /* members of this view to whom the memory cannot be lent */
+    uint32_t n_not_lent, cap_not_lent;
 };
 
 extern const rg_port_ops_t rg_window_port;
 void rg_window_forget(rg_window_t *w); /* what the thread owned */
 /* to += scale * from */
 void rg_window_add(float *to, const float *from, uint64_t n, float scale);
+
+/* lent_window.c. Between the first two, with the memory locked, its elements may be written. */
+void rg_window_lend(rg_window_t *w, rg_group_t *root); /* if it can be, to those who ask from now on */
+void rg_window_changes(rg_window_t *w);
+void rg_window_settled(rg_window_t *w);
+void rg_window_lend_to(rg_window_t *w, uint64_t peer); /* the service's thread */
+void rg_window_unlend(rg_window_t *w, rg_group_t *g);  /* the port is gone; g NULL: so is the group */
+/* The elements of another member without its processor. 0: not so. */
+int rg_window_peek(rg_window_t *w, uint64_t peer, uint64_t off, uint64_t bytes, void *to, uint64_t deadline_ns,
+                   uint64_t *version);
 
 #endif
