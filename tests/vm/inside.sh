@@ -84,6 +84,28 @@ scenario_two_devices() {
     done
 }
 
+# Windows whose memory is registered: what others read, they read without the process that it belongs to.
+scenario_windows() {
+    export RG_TRANSPORT=$1 RG_MIN_SIZE=$NODES
+    export RG_ORDER=$NODE
+    [ "$VM_PLANT" = copy ] && export RG_RDMA_DIRECT=off
+    coordinator
+    if [ "$NODE" != 1 ]; then
+        "$vm" window "$SHARED" "$2"
+        return
+    fi
+    "$vm" window "$SHARED" "$2" &
+    member=$!
+    until_true 120 test -e "$SHARED/still" || exit 1
+    kill -STOP $member
+    : > "$SHARED/stopped"
+    until_true $((heartbeat * 7 / 10000)) test -e "$SHARED/read"
+    read=$?
+    : > "$SHARED/read" # nobody waits for it in vain
+    kill -CONT $member
+    wait $member && [ $read = 0 ]
+}
+
 # $2 kills of members on the first guest.
 scenario_kills() {
     export RG_TRANSPORT=$1 RG_MIN_SIZE=4

@@ -19,6 +19,7 @@ static const char usage[] =
     "       vm supervise RECORD-PREFIX [--members N] [--kills N] [--gap MS] [options]\n"
     "       vm judge [--calls AT-LEAST] RECORD...\n"
     "       vm cable FOLDER GUESTS\n"
+    "       vm window FOLDER ROUNDS\n"
     "       vm                   checks itself\n"
     "options: --rounds N  --bytes MOST  --seed S  --stop FILE  --pace MS  --plant value|input|guard|late|outcome\n"
     "The group is that of RG_COORDINATOR, RG_GROUP and RG_MIN_SIZE.\n";
@@ -177,6 +178,7 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 1) return check_itself();
     if (argc == 4 && !strcmp(argv[1], "cable")) return vm_cable(argv[2], atoi(argv[3]));
+    if (argc == 4 && !strcmp(argv[1], "window")) return vm_window(argv[2], strtoull(argv[3], NULL, 0));
     if (argc > 2 && !strcmp(argv[1], "judge")) {
         at = parse(argc, argv, 2, &a);
         if (at > 0 && at < argc) return vm_judge(argc - at, argv + at, a.calls);

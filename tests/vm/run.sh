@@ -103,6 +103,7 @@ uncopied() {
 }
 fell_back() { undisturbed 2 150 && echo "$(cat "$run/verdict"); $(sed -n "s/.*link to member [0-9]*: \(rdma.*\)/\1/p" "$run"/out.* | sort -u | tr "\n" ";")"; }
 shown() { grep -h 'apart\|^[a-z0-9]*: works\|says why\|cases passed' "$run/out.1" | tr '\n' ';'; }
+stood_still() { grep -h 'reads of a member that stood still' "$run"/out.[0-9]; }
 
 # Built in, and not merely to be asked for in vain?
 has_rdma=

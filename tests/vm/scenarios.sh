@@ -16,6 +16,7 @@ for t in tcp ${has_rdma:+rdma}; do
     scenario ${t}_loss_and_delay long 240 "$d $d" "scenario_netem $t 'delay 5ms loss 1%' 40" "undisturbed 2 40"
 done
 [ -z "$has_rdma" ] || scenario rdma_copies short 180 "rxe rxe" "scenario_copies rdma" uncopied
+[ -z "$has_rdma" ] || scenario rdma_windows short 180 "rxe rxe" "scenario_windows rdma 12" stood_still
 scenario mixed_collectives short 240 "rxe rxe none none" "scenario_collectives auto 80 400000" "$([ -n "$has_rdma" ] && echo over_rdma || echo measured) 4 80"
 [ -z "$has_rdma" ] || scenario rdma_two_devices long 180 rxe "scenario_two_devices" shown
 # Soft-RoCE stops on the way, sooner or later: then over TCP, as there is a reconnect time, and nothing fails.

@@ -42,6 +42,10 @@ int vm_is_pattern(const void *p, size_t bytes);
  * cut off, is of one that did not stay, and is not compared. Prints what it found, and counts. */
 int vm_judge(int n, char **records, uint64_t at_least);
 
+/* Windows: rounds of additions and reads among all; then the file `still` in the folder says that the first member may
+ * be stopped, `stopped` that it is, and `read` that the others have read it all the same. 0: all was right. */
+int vm_window(const char *folder, uint64_t rounds);
+
 /* Carries frames between n guests, whose sockets are in the folder (its own are switch1, ...; theirs guest1, ...). */
 int vm_cable(const char *folder, int n);
 
