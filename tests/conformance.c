@@ -956,8 +956,7 @@ int main(int argc, char **argv) {
     if (!plain_a || !plain_b || rg_os_need_fds(4096, NULL) != RG_OK || rg_shared_alloc(BIG, 0, &a, NULL) != RG_OK ||
         rg_shared_alloc(BIG, 0, &b, NULL) != RG_OK)
         return 1;
-    region_a = a;
-    region_b = b;
+    region_a = a, region_b = b;
     for (int s = 0; s < (int)(sizeof subjects / sizeof *subjects); s++) {
         if (argc > 1 && strcmp(argv[1], subjects[s].name) != 0) continue;
         if (!&conformance_subjects && with_devices(s)) continue;
