@@ -65,7 +65,10 @@ static void connect_peer(rg_member_t *m, rg_peer_t *p) {
 int rg_links_add(rg_member_t *m, const rg_core_member_t *rec) {
     if (rec->id == m->id || !rec->id) return 1;
     rg_peer_t *p = rg_peer_find(m, rec->id);
-    if (p) return 1; /* told twice, after a new connection */
+    if (p) { /* told twice, after a new connection */
+        p->missed = 0;
+        return 1;
+    }
     uint32_t slot = 0;
     RG_ASSUME(m->peers); /* since rg_member_init() */
     while (slot < m->peers_high && m->peers[slot].used) slot++;
@@ -96,10 +99,11 @@ static void peers_sweep(rg_member_t *m) {
 
 /* Nor does a process that has come again as another keep its former link. */
 static void peers_replace(rg_member_t *m, rg_r_t r) {
-    uint32_t n = rg_r_u32(&r);
+    uint32_t n = rg_r_u32(&r), missed = 0;
     rg_core_member_t rec;
     rg_r_u32(&r);
-    for (uint32_t k = 0; k < n && !r.bad; k++) {
+    for (uint32_t i = 0; i < m->peers_high; i++) missed += m->peers[i].used && m->peers[i].missed;
+    for (uint32_t k = 0; k < n && missed && !r.bad; k++) {
         rg_r_peer(&r, &rec);
         for (uint32_t i = m->peers_high; i-- > 0 && !r.bad;) {
             rg_peer_t *p = &m->peers[i];
