@@ -13,8 +13,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define PATIENCE 8 /* sweeps that a message without a receive may hold up those behind it */
-#define QUIET_BYTES (64u << 10)
+#define PATIENCE 8     /* sweeps that a message without a receive may hold up those behind it */
 #define SWEEP_EVERY 64 /* polls between looks at what the direct way does not see */
 
 /* ---- Log, ring, operations ---- */
@@ -613,30 +612,10 @@ static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns) {
     return 1;
 }
 
-/* Within a host the kernel takes what is sent to its receiver where the sender runs. But what found the socket full
- * goes on by the hand of who reads, so that this says nothing while much is under way. */
-static uint32_t peer_cpu(link_t *l) {
-    struct sockaddr_storage peer;
-    socklen_t len = sizeof peer;
-    uint64_t moved = l->sent + l->received - l->looked;
-    int fd = l->rail[0]->fd, cpu = -1;
-    l->looked += moved;
-    if (l->via || moved > QUIET_BYTES || l->near == 1) return 0;
-    if (!l->near)
-        l->near =
-            getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && rg_os_is_local_address((struct sockaddr *)&peer)
-                ? 2
-                : 1;
-    len = sizeof cpu;
-    return l->near == 2 && getsockopt(fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &len) == 0 && cpu >= 0 ? (uint32_t)cpu + 1
-                                                                                                    : 0;
-}
-
 /* The kernel keeps the least round trip, and a rate that it does not count where the program had nothing to send. */
 static void tcp_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) {
     link_t *l = link_at(tp, index);
     *out = (rg_tp_link_info_t){ 0 };
-    if (l && l->state == LINK_UP) out->cpu = peer_cpu(l);
     for (uint32_t r = 0; l && l->state == LINK_UP && r < l->rails; r++) {
         struct tcp_info info;
         socklen_t len = sizeof info;

@@ -278,9 +278,7 @@ typedef struct link {
     uint64_t note_in;
     uint32_t note_seq_in;
     uint8_t note_dirty, note_owed; /* to tell the caller; to send to the peer */
-    uint64_t sent, received;       /* payload bytes; */
-    uint64_t looked;               /* both, when it was last asked where the peer runs */
-    uint8_t near;                  /* the peer is on this host: 1 no, 2 yes; 0 not known yet */
+    uint64_t sent, received;       /* payload bytes */
     char text[320];
     char lost_text[320]; /* of LINK_LOST */
 } link_t;
