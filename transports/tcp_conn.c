@@ -17,7 +17,7 @@
 #define BACKOFF_FIRST_NS 2000000ull
 #define BACKOFF_MOST_NS 250000000ull
 #define KEEPALIVES_LEAST 3
-#define QUIET_NS 500000000ull  /* a rail that has heard nothing for so long, or a quarter of the heartbeat, asks */
+#define QUIET_NS 400000000ull  /* a rail that has heard nothing for so long asks, or for a quarter of the heartbeat */
 #define LOCAL_BUFFER (1 << 20) /* within one host: enough for the round, little enough to stay near the cache */
 #ifndef TCP_RTO_MAX_MS
 #define TCP_RTO_MAX_MS 44
@@ -773,24 +773,25 @@ static void ask_for_sign(conn_t *c, uint64_t now) {
 }
 
 /* A peer that is alive acknowledges, even when it does not read: its kernel answers data and window probes alike. One
- * that has nothing to acknowledge is asked, and what went by until then counts as part of the time allowed. */
+ * that has nothing to acknowledge is asked, and has all the time from then on: the kernel repeats what was lost at
+ * growing distances, and less time would be one or two tries. All rails are looked at together, so that many that are
+ * idle wake this process no more often than one. */
 static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
     struct tcp_info ti;
     socklen_t len = sizeof ti;
-    uint64_t allowed = tp->conf.heartbeat_ms * 1000000ull, quarter = allowed / 4;
-    uint64_t quiet = quarter < QUIET_NS ? quarter : QUIET_NS;
+    uint64_t allowed = tp->conf.heartbeat_ms * 1000000ull;
+    uint64_t quiet = allowed / 4 < QUIET_NS ? allowed / 4 : QUIET_NS, step = quiet / 2 + 1;
     rgt_kept_trim(c); /* what an idle link keeps is soon acknowledged */
     if (c->relayed) rgt_heal_probe(tp, c, now);
     memset(&ti, 0, sizeof ti);
-    c->deadline = now + quiet;
+    c->deadline = (now / step + 1) * step;
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0) return;
-    uint64_t silent = ti.tcpi_last_ack_recv * 1000000ull, last = now - silent;
-    if (silent < quiet) c->asked = 0;
-    else if (ti.tcpi_unacked == 0) ask_for_sign(c, now);
-    if (c->asked) {
-        allowed -= quarter;
-        c->deadline = now + quiet / 2;
-    }
+    uint64_t last = now - ti.tcpi_last_ack_recv * 1000000ull;
+    uint32_t heard = ti.tcpi_last_ack_recv < ti.tcpi_last_data_recv ? ti.tcpi_last_ack_recv : ti.tcpi_last_data_recv;
+    /* Who is asked has heard of the other, too, and does not ask. This may come too late to see that an answer came. */
+    int answered = ti.tcpi_unacked == 0 && ti.tcpi_probes == 0 && !c->ack_owed && !c->tx_busy;
+    if (heard * 1000000ull < quiet || answered) c->asked = 0;
+    if (heard * 1000000ull >= quiet && ti.tcpi_unacked == 0) ask_for_sign(c, now);
     if (ti.tcpi_unacked == 0 && ti.tcpi_probes == 0) {
         if (!c->asked) c->retry_at = NEVER;
         return;
