@@ -772,6 +772,11 @@ static void ask_for_sign(conn_t *c, uint64_t now) {
     c->link->acks_owed++;
 }
 
+/* The sign has come, however long ago: this process may not have come to look. */
+static int has_answered(const conn_t *c, const struct tcp_info *ti) {
+    return c->asked && !c->ack_owed && !rgt_tx_pending(c) && ti->tcpi_unacked == 0 && ti->tcpi_probes == 0;
+}
+
 /* A peer that is alive acknowledges, even when it does not read: its kernel answers data and window probes alike. One
  * that has nothing to acknowledge is asked, and has all the time from then on: the kernel repeats what was lost at
  * growing distances, and less time would be one or two tries. All rails are looked at together, so that many that are
@@ -788,10 +793,9 @@ static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0) return;
     uint64_t last = now - ti.tcpi_last_ack_recv * 1000000ull;
     uint32_t heard = ti.tcpi_last_ack_recv < ti.tcpi_last_data_recv ? ti.tcpi_last_ack_recv : ti.tcpi_last_data_recv;
-    /* Who is asked has heard of the other, too, and does not ask. This may come too late to see that an answer came. */
-    int answered = ti.tcpi_unacked == 0 && ti.tcpi_probes == 0 && !c->ack_owed && !c->tx_busy;
-    if (heard * 1000000ull < quiet || answered) c->asked = 0;
-    if (heard * 1000000ull >= quiet && ti.tcpi_unacked == 0) ask_for_sign(c, now);
+    int still = heard * 1000000ull >= quiet; /* who is asked has heard of the other, too, and does not ask */
+    if (!still || has_answered(c, &ti)) c->asked = 0;
+    if (still && ti.tcpi_unacked == 0) ask_for_sign(c, now);
     if (ti.tcpi_unacked == 0 && ti.tcpi_probes == 0) {
         if (!c->asked) c->retry_at = NEVER;
         return;

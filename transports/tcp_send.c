@@ -122,6 +122,7 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
             f.offset = c->app_acks ? c->rx_off : 0; /* else it is but a sign of life */
             c->ack_owed = 0;
             l->acks_owed--;
+            if (c->asked) c->retry_at = rg_os_now_ns(); /* who is asked only now has been silent since now */
         }
         rgt_frame_put(c->tx_head, &f);
         return 1;

@@ -19,9 +19,9 @@ typedef struct end {
     uint8_t identity[16];
 } end_t;
 
-static void end_open(end_t *e, uint8_t who, uint32_t rails) {
+static void end_open_for(end_t *e, uint8_t who, uint32_t rails, uint32_t heartbeat_ms) {
     const rg_config_t config = {
-        .struct_size = sizeof config, .interface = "127.0.0.1", .rails = rails, .heartbeat_ms = 2000
+        .struct_size = sizeof config, .interface = "127.0.0.1", .rails = rails, .heartbeat_ms = heartbeat_ms
     };
     rg_tp_config_t c = { .config = &config };
     rg_error_t err = { RG_OK, 0, "" };
@@ -30,6 +30,8 @@ static void end_open(end_t *e, uint8_t who, uint32_t rails) {
     memset(c.nonce, 7, sizeof c.nonce);
     cr_assert_eq(rg_transport_tcp.open(&c, &e->tp, e->addr, &e->addr_len, &err), RG_OK, "%s", err.text);
 }
+
+static void end_open(end_t *e, uint8_t who, uint32_t rails) { end_open_for(e, who, rails, 2000); }
 
 static void end_connect(end_t *e, const end_t *other, uint32_t dial) {
     rg_tp_peer_t p = { .addr = other->addr, .addr_len = other->addr_len, .dial = dial, .timeout_ms = 10000 };
@@ -344,3 +346,63 @@ Test(tcp, tune__way_becomes_long__as_one_that_always_was, .timeout = 60) {
     becomes_far(600, "auto");
     becomes_far(3, "as the system says");
 }
+
+/* ---- Signs of life -------------------------------------------------------------------------------------------------
+ */
+
+#define SHORT_MS 400u
+
+static uint64_t ms_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* Nobody looks after this end, as when its process was stopped, until what was sent is acknowledged and the peer has
+ * been silent for so long. */
+static void silent_for(const conn_t *c, uint32_t ms) {
+    struct tcp_info ti = { 0 };
+    for (uint64_t until = ms_now() + 10000; ti.tcpi_unacked || ti.tcpi_last_ack_recv < ms;) {
+        socklen_t len = sizeof ti;
+        cr_assert(ms_now() < until && getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == 0);
+    }
+}
+
+/* An idle link whose end a has asked for a sign of life; sent: the kernel has the question. */
+static conn_t *asks(end_t *a, end_t *b, int sent) {
+    rg_completion_t got, c[4];
+    end_open_for(a, 1, 1, SHORT_MS);
+    end_open_for(b, 2, 1, SHORT_MS);
+    end_connect(a, b, 1);
+    end_connect(b, a, 0);
+    cr_assert(await(b, a, RG_TP_LINK_UP, &got));
+    conn_t *rail = a->tp->links[0]->rail[0];
+    for (uint64_t until = ms_now() + 10000; !rail->asked || (sent && rail->ack_owed);) {
+        cr_assert(ms_now() < until && rg_transport_tcp.poll(a->tp, c, 4) >= 0);
+        rg_transport_tcp.poll(b->tp, c, 4);
+    }
+    return rail;
+}
+
+/* The kernel alone answers for the other end, which is stopped from then on. */
+static void looked_at_late(int sent) {
+    end_t a = { 0 }, b = { 0 };
+    rg_completion_t c[4];
+    conn_t *rail = asks(&a, &b, sent);
+    const int off = 0;
+    cr_assert_eq(setsockopt(rail->fd, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off),
+                 0); /* it would hide what is missed */
+    silent_for(rail, 2 * SHORT_MS);
+    const uint64_t late = rg_os_now_ns(), until = ms_now() + 10000;
+    do {
+        cr_assert(ms_now() < until, "it is not asked again");
+        for (int i = rg_transport_tcp.poll(a.tp, c, 4); i-- > 0;)
+            cr_assert(c[i].event != RG_TP_LINK_DOWN, "%s", a.tp->links[0]->text);
+    } while (!rail->asked || rail->ack_owed || rail->retry_at < late);
+    rg_transport_tcp.close(a.tp);
+    rg_transport_tcp.close(b.tp);
+}
+
+Test(tcp, sign_of_life__comes_while_nobody_looks__asked_for_again, .timeout = 60) { looked_at_late(1); }
+
+Test(tcp, sign_of_life__asked_for_late__the_time_allowed_begins_then, .timeout = 60) { looked_at_late(0); }
