@@ -13,7 +13,7 @@ install: all
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' \
 	    -e 's|@OPTIONAL_LIBS@|$(OPTIONAL_LIBS)|' \
 	    regroup.pc.in > '$(DESTDIR)$(LIBDIR)/pkgconfig/regroup.pc'
-	$(if $(COMMAND),install -m 755 $(COMMAND) '$(DESTDIR)$(PREFIX)/bin/regroup)'
+	$(if $(COMMAND),install -m 755 $(COMMAND) '$(DESTDIR)$(PREFIX)/bin/regroup')
 	$(if $(DESTDIR),,$(if $(filter /usr /usr/local,$(PREFIX)),-ldconfig 2>/dev/null || true))
 
 uninstall:
