@@ -123,8 +123,8 @@ static int watch(rg_tp_t *tp, int fd) {
            epoll_ctl(tp->epoll, EPOLL_CTL_ADD, fd, &e) != 0;
 }
 
-rg_status_t rgr_open_device(rg_tp_t *tp, const rg_tp_config_t *c, uint8_t *addr, uint32_t *addr_len, rg_error_t *err) {
-    (void)ibv_fork_init(); /* fails where memory is registered already: then the kernel's own copying must do */
+/* What has descriptors that the libraries make. */
+static rg_status_t open_parts(rg_tp_t *tp, const rg_tp_config_t *c, rg_error_t *err) {
     tp->events = rdma_create_event_channel();
     if (!tp->events)
         return rg_fail(err, RG_ERR_NOTSUP, errno,
@@ -134,7 +134,15 @@ rg_status_t rgr_open_device(rg_tp_t *tp, const rg_tp_config_t *c, uint8_t *addr,
     rg_status_t st = bind_listener(tp, c, err);
     if (st != RG_OK) return st;
     tp->device = tp->listener->verbs;
-    if ((st = make_queues(tp, c, err)) != RG_OK) return st;
+    return make_queues(tp, c, err);
+}
+
+rg_status_t rgr_open_device(rg_tp_t *tp, const rg_tp_config_t *c, uint8_t *addr, uint32_t *addr_len, rg_error_t *err) {
+    (void)ibv_fork_init(); /* fails where memory is registered already: then the kernel's own copying must do */
+    int held = rg_os_hold_stdio();
+    rg_status_t st = open_parts(tp, c, err);
+    rg_os_free_stdio(held);
+    if (st != RG_OK) return st;
     tp->epoll = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
     if (tp->epoll < 0 || watch(tp, tp->events->fd) || watch(tp, tp->ready->fd))
         return fail_errno(err, errno, "cannot watch the device");

@@ -105,7 +105,7 @@ static rg_status_t rails_open(const rg_tp_config_t *config, rg_tp_t **out, uint8
     *addr_len = 0;
     rg_tp_t *tp = calloc(1, sizeof *tp);
     if (!tp) return rg_fail(err, RG_ERR_NOMEM, 0, "rdma: no memory for an endpoint");
-    tp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    tp->epoll = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
     if (tp->epoll < 0) st = rg_fail(err, RG_ERR_SYSTEM, errno, "rdma: %s", strerror(errno));
     for (const char *p = list; st == RG_OK && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
         char name[NAME_MAX_BYTES];

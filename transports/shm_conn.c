@@ -290,7 +290,7 @@ static void credentials(rg_tp_t *tp, link_t *l) {
         if (l->pid > 0) fd = (int)syscall(SYS_pidfd_open, l->pid, 0);
 #endif
     }
-    l->pidfd = fd;
+    l->pidfd = fd = rg_os_high(fd);
     if (fd >= 0 && watch(tp, fd, l) != 0) {
         close(fd);
         l->pidfd = -1;

@@ -79,6 +79,14 @@ int rg_office_dial(rg_group_t *g) {
         return -1;
     }
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) return -1;
+    for (int i = 0; i < 2; i++) pair[i] = rg_os_high(pair[i]);
+    if (pair[0] < 0 || pair[1] < 0) {
+        int e = errno;
+        for (int i = 0; i < 2; i++)
+            if (pair[i] >= 0) close(pair[i]);
+        errno = e;
+        return -1;
+    }
     rg_office_admit(g->office, pair[1], NULL, 0, 1);
     return pair[0];
 }

@@ -1,5 +1,6 @@
 /* test_coordinator.c: the coordinator's sockets without any member: starting and stopping, its address, its roll when
  * nobody is there, and strangers. What it decides is the core's and tested there. */
+#include "engine/group.h"
 #include "regroup.h"
 
 #include <arpa/inet.h>
@@ -258,13 +259,41 @@ static void without_streams(const char *transport) {
     _exit(taken() ? 7 : 0);
 }
 
-Test(coordinator, standard_streams_closed__their_numbers_stay_free) {
-    static const char *const transports[] = { "auto", "tcp", "shm" };
-    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
-        int status = -1;
-        pid_t child = fork();
-        if (child == 0) without_streams(transports[i]);
-        cr_assert(child > 0 && waitpid(child, &status, 0) == child);
-        cr_assert_eq(status, 0, "%s: ended with status 0x%x", transports[i], status);
+/* Likewise, when the coordinator goes and its only member takes the office over. */
+static void without_streams_alone(const char *transport) {
+    rg_coordinator_config_t cc = RG_COORDINATOR_CONFIG_INIT;
+    rg_config_t cfg = RG_CONFIG_INIT;
+    rg_coordinator_t *co;
+    rg_group_t *g;
+    for (int fd = 0; fd < 3; fd++) close(fd);
+    cc.succession = RG_ON;
+    cc.takeover_ms = 100;
+    if (rg_coordinator_start(&cc, &co, NULL)) _exit(1);
+    cfg.coordinator = rg_coordinator_address(co);
+    cfg.transport = transport;
+    if (rg_group_join(&cfg, &g, NULL)) _exit(2);
+    rg_coordinator_stop(co);
+    for (int acts = 0; !acts;) { /* the test's time limit ends it */
+        rg_lock(g);
+        acts = g->office && g->control.fd >= 0 && !g->control.connecting;
+        rg_unlock(g);
     }
+    if (taken()) _exit(3);
+    if (rg_group_boundary(g, NULL) || taken()) _exit(4);
+    rg_group_destroy(g);
+    _exit(taken() ? 5 : 0);
+}
+
+static void in_a_child(void (*what)(const char *transport), const char *transport) {
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) what(transport);
+    cr_assert(child > 0 && waitpid(child, &status, 0) == child);
+    cr_assert_eq(status, 0, "%s: ended with status 0x%x", transport, status);
+}
+
+Test(coordinator, standard_streams_closed__their_numbers_stay_free, .timeout = 60) {
+    static const char *const transports[] = { "auto", "tcp", "shm" };
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) in_a_child(without_streams, transports[i]);
+    in_a_child(without_streams_alone, "tcp");
 }
