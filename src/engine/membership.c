@@ -15,6 +15,7 @@ void rg_group_set_errmsg(rg_group_t *g, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(g->errmsg, sizeof g->errmsg, fmt, ap);
     va_end(ap);
+    rg_log_tidy(g->errmsg); /* as rg_fail() does */
 }
 
 /* The group ends for this process: every call returns `status` from now on. */

@@ -242,7 +242,6 @@ static int contributors_reserve(rg_request_t *op) {
     return 1;
 }
 
-/* Numbers the operation and announces it. After RG_OK its outcome comes by and by (perhaps before this returns). */
 rg_status_t rg_handle_ended(rg_group_t *h) {
     rg_group_t *g = h->root ? h->root : h;
     int over = g->phase != RG_PHASE_MEMBER;
@@ -256,6 +255,7 @@ rg_status_t rg_handle_ended(rg_group_t *h) {
     return st;
 }
 
+/* Numbers the operation and announces it. After RG_OK its outcome comes by and by (perhaps before this returns). */
 rg_status_t rg_op_submit(rg_request_t *op) {
     rg_group_t *g = op->g, *h = op->h;
     uint32_t *seq;
@@ -495,6 +495,7 @@ void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const ch
         g->operations++;
     } else {
         snprintf(op->res.text, sizeof op->res.text, "%s", text && *text ? text : rg_strerror(status));
+        rg_log_tidy(op->res.text); /* others have a say in it */
         rg_group_set_errmsg(op->h, "operation %llu.%llu: %s", (unsigned long long)op->key.gen,
                             (unsigned long long)(op->key.op & 0xffffffffu), op->res.text);
         op_tells(op);

@@ -1,6 +1,7 @@
 /* test_hostile.c: calls that are wrong, or right in a way that is easily got wrong: buffers that overlap in disguise,
  * segments with no memory between them, batches that are left behind, more differing calls than fit into any table.
  * It relies on engine_rig.h. Whatever a call is refused for, nothing may be written: all memory is compared. */
+#include "engine/group.h"
 #include "engine_rig.h"
 
 #include <criterion/criterion.h>
@@ -147,6 +148,25 @@ static int half_to_oneself(rig_member_t *m, void *arg) {
 }
 
 Test(hostile, message_to_oneself__no_other_half__timeout_says_so) { rig_run(2, "inproc", NULL, half_to_oneself, NULL); }
+
+/* What others say goes into texts that are shown on terminals. */
+static int said_by_others(rig_member_t *m, void *arg) {
+    int32_t a = 7;
+    rg_request_t *r = NULL;
+    rg_result_t res = RG_RESULT_INIT;
+    (void)arg;
+    RIG_OK(m, rg_recv(m->g, &a, 1, RG_I32, m->index, NULL, &r));
+    rg_lock(m->g);
+    rg_ops_fail_of(m->g, RG_ERR_ABORTED, "it said \x1b[2J\xc2\x9bm");
+    rg_unlock(m->g);
+    RIG_NEED(m, rg_wait(r, &res) == RG_ERR_ABORTED && !strcmp(res.text, "it said  [2J??m"), "%s", res.text);
+    RIG_NEED(m, strstr(rig_errmsg(m), "it said  [2J??m"), "%s", rig_errmsg(m));
+    return 0;
+}
+
+Test(hostile, texts_of_others__in_results_and_messages__cannot_move_the_cursor) {
+    rig_run(1, "inproc", NULL, said_by_others, NULL);
+}
 
 /* A batch that was begun and never ended goes with its handle; the same thread can begin another. */
 static int left_behind(rig_member_t *m, void *arg) {
