@@ -293,6 +293,10 @@ void rg_links_redial(rg_member_t *m) {
         int anew = m->reconnect_ns && p->was_up;
         p->redial_ns = 0;
         if (anew && between_members) continue; /* from here on a matter for the coordinator */
+        if (p->missed) {
+            rg_peer_forget(m, p);
+            continue;
+        }
         if (anew) rg_member_act(m, RG_MACT_DISCONNECT)->peer = p->m.id;
         if (anew) p->was_up = 0;
         connect_peer(m, p);

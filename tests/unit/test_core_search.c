@@ -329,6 +329,25 @@ Test(search, a_candidate_is_in_no_list__its_link_is_given_up_with_the_next_view)
     }
 }
 
+/* With a reconnect time its link has that to come back; then nobody dials who is in no list. */
+Test(search, a_candidate_is_in_no_list_and_its_link_stays_down__it_is_not_dialled_again) {
+    rig_start(&r, RIG_MAX);
+    r.reconnect = RIG_HEARTBEAT;
+    rig_office(&r, RIG_MAX, FIRST_ID);
+    for (int i = 0; i < 3; i++) rig_join(&r, i, rig_params(i, 3));
+    rg_member_params_t p = rig_params(3, 3);
+    p.hold = 1;
+    rig_join(&r, 3, p);
+    uint64_t id = rg_member_id(r.m[3]);
+    full_list_without(0);
+    uint32_t at = r.notes[0];
+    rig_member(&r, 0, (rg_member_event_t){ .type = RG_MEV_LINK_DOWN, .peer = id, .text = "reset" });
+    cr_assert(!did(0, at, RG_MACT_DISCONNECT));
+    rig_pass(&r, 2 * RIG_HEARTBEAT);
+    cr_assert(did(0, at, RG_MACT_DISCONNECT) && !did(0, at, RG_MACT_CONNECT));
+    rig_end(&r);
+}
+
 /* Without a reconnect time a link that breaks costs one of the two its place, so who comes again gives none up before
  * it hears as whom. */
 Test(search, a_founder_takes_its_place_again__its_links_have_not_broken) {
