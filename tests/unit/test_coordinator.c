@@ -1,5 +1,7 @@
-/* test_coordinator.c: the coordinator's sockets without any member: starting and stopping, its address, its roll when
- * nobody is there, and strangers. What it decides is the core's and tested there. */
+/* test_coordinator.c: the coordinator's sockets: starting and stopping, its address, its roll when nobody is there,
+ * strangers, and processes without standard streams, their members' too. What it decides is the core's and tested
+ * there.
+ */
 #include "engine/group.h"
 #include "regroup.h"
 
