@@ -17,6 +17,7 @@
 #define BACKOFF_FIRST_NS 2000000ull
 #define BACKOFF_MOST_NS 250000000ull
 #define KEEPALIVES_LEAST 3
+#define RTO_MAX_MS 120000u     /* the kernel's own */
 #define QUIET_NS 400000000ull  /* a rail that has heard nothing for so long asks, or for a quarter of the heartbeat */
 #define LOCAL_BUFFER (1 << 20) /* within one host: enough for the round, little enough to stay near the cache */
 #ifndef TCP_RTO_MAX_MS
@@ -132,11 +133,13 @@ static void set_options(rg_tp_t *tp, int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-    /* Keeps retransmissions and window probes frequent (Linux 6.15 and later). Without it a peer that vanishes while
-     * its window is closed is found later, but it is found. */
-    int rto_ms = tp->conf.heartbeat_ms > 2000 ? (int)tp->conf.heartbeat_ms / 2 : 1000;
+    /* Keeps retransmissions and window probes frequent (Linux 6.15 and later), so that a line which works again is seen
+     * to before the time is over. Without it a peer that vanishes while its window is closed is found later, but it is
+     * found. What is small is sent again at even distances at first, as it is all there is to go by. */
+    int rto_ms = tp->conf.heartbeat_ms > 8000 ? (int)tp->conf.heartbeat_ms / 8 : 1000;
+    setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &one, sizeof one);
     tp->rto_max_ms =
-        setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_ms, sizeof rto_ms) == 0 ? (uint32_t)rto_ms : 120000;
+        setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_ms, sizeof rto_ms) == 0 ? (uint32_t)rto_ms : RTO_MAX_MS;
     int local =
         getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && rg_os_is_local_address((struct sockaddr *)&peer);
     /* The kernel's own sizing suits long links; within a host a fixed size avoids its slow start. */
@@ -762,8 +765,11 @@ void rgt_handshake(rg_tp_t *tp, conn_t *c, uint32_t events) {
 /* ---- Timers ---- */
 
 /* A frame that says nothing. The kernel sends it again until it is acknowledged, so that a line which loses packets, or
- * fails for less than the time allowed, is none that is broken. */
+ * fails for less than the time allowed, is none that is broken. Where it would wait ever longer before it does so, and
+ * keepalive has several tries a second apart, those are better. */
 static void ask_for_sign(conn_t *c, uint64_t now) {
+    const rg_tp_t *tp = c->tp;
+    if (tp->rto_max_ms == RTO_MAX_MS && tp->conf.heartbeat_ms / 1000 > KEEPALIVES_LEAST) return;
     if (c->asked || c->state != CONN_RAIL || c->link->state != LINK_UP) return;
     c->asked = 1;
     c->retry_at = now;
@@ -772,9 +778,11 @@ static void ask_for_sign(conn_t *c, uint64_t now) {
     c->link->acks_owed++;
 }
 
-/* The sign has come, however long ago: this process may not have come to look. */
-static int has_answered(const conn_t *c, const struct tcp_info *ti) {
-    return c->asked && !c->ack_owed && !rgt_tx_pending(c) && ti->tcpi_unacked == 0 && ti->tcpi_probes == 0;
+/* The sign has come, however long ago: this process may not have come to look, and may have sent something since. An
+ * acknowledgement before that one was longer ago than the kernel's times are inexact. */
+static int has_answered(const conn_t *c, const struct tcp_info *ti, uint64_t about_last) {
+    if (c->ack_owed || rgt_tx_pending(c)) return 0;
+    return about_last > c->retry_at || (ti->tcpi_unacked == 0 && ti->tcpi_probes == 0);
 }
 
 /* A peer that is alive acknowledges, even when it does not read: its kernel answers data and window probes alike. One
@@ -794,7 +802,10 @@ static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
     uint64_t last = now - ti.tcpi_last_ack_recv * 1000000ull;
     uint32_t heard = ti.tcpi_last_ack_recv < ti.tcpi_last_data_recv ? ti.tcpi_last_ack_recv : ti.tcpi_last_data_recv;
     int still = heard * 1000000ull >= quiet; /* who is asked has heard of the other, too, and does not ask */
-    if (!still || has_answered(c, &ti)) c->asked = 0;
+    if (c->asked && (!still || has_answered(c, &ti, last + step))) {
+        c->asked = 0;
+        c->retry_at = NEVER;
+    }
     if (still && ti.tcpi_unacked == 0) ask_for_sign(c, now);
     if (ti.tcpi_unacked == 0 && ti.tcpi_probes == 0) {
         if (!c->asked) c->retry_at = NEVER;

@@ -214,18 +214,18 @@ static void wait_ms(unsigned ms) {
 
 /* Two members hear nothing of each other for less than the heartbeat, and have nothing to say to each other just then.
  * What the kernel asks of its own accord once a second is lost on the way. */
-static int cut_for_a_moment(void) {
+static int cut_for_a_moment(uint32_t heartbeat_ms, unsigned cut_ms, int times) {
     struct place p;
-    if (!place_open(&p, 2900, 1000, 0)) return 0;
+    if (!place_open(&p, heartbeat_ms, 1000, 0)) return 0;
     struct env *e = p.e;
     env_start(e, p.pids);
     int ok = env_running(e, 5, 20);
     e->idle = 1;
     for (int i = 0; i < N; i++) ok = ok && PROCS_WAIT(e->m[i].idles, 10);
-    for (int i = 0; i < 2 && ok; i++) {
+    for (int i = 0; i < times && ok; i++) {
         wait_ms(1100);
         ok = ok && !cut(&p, TWO_MEMBERS, 0);
-        wait_ms(1100);
+        wait_ms(cut_ms);
         ok = !cut(&p, TWO_MEMBERS, 1) && ok;
         wait_ms(1500);
     }
@@ -235,6 +235,10 @@ static int cut_for_a_moment(void) {
     else env_kill(p.pids, N);
     return place_close(&p, ok);
 }
+
+static int cut_shortly(void) { return cut_for_a_moment(2900, 1100, 2); }
+static int cut_for_longer(void) { return cut_for_a_moment(2000, 1200, 4); }
+static int cut_for_most_of_it(void) { return cut_for_a_moment(8000, 5600, 1); }
 
 /* Stopped again and again for less than the heartbeat, in the middle of large operations. */
 static int stopped_again_and_again(void) {
@@ -360,7 +364,9 @@ void env_net_cases(void) {
         { "env__host_cut_off_while_joining__others_go_on", cut_while_joining },
         { "env__members_cannot_reach_each_other__join_names_the_address", blocked_pair_while_joining },
         { "env__slow_line__nobody_is_lost_and_memory_bounded", slow_line },
-        { "env__two_members_cut_while_idle_for_less_than_the_heartbeat__nobody_is_lost", cut_for_a_moment },
+        { "env__two_members_cut_while_idle_for_less_than_the_heartbeat__nobody_is_lost", cut_shortly },
+        { "env__two_members_cut_while_idle_for_longer_than_half_of_it__nobody_is_lost", cut_for_longer },
+        { "env__two_members_cut_while_idle_for_most_of_the_heartbeat__nobody_is_lost", cut_for_most_of_it },
     };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
         if (why) env_skip(rest[i].name, why);
