@@ -95,6 +95,19 @@ Test(shared, alloc__too_much__a_status_and_nothing_left) {
     cr_assert_eq(descriptors(), before);
 }
 
+/* What the address space and the kernel would promise, but no host has: it must not be tried, as all processes here
+ * would lose their memory to it first. */
+Test(shared, alloc__more_than_the_host_has__refused_before_anything_is_taken, .timeout = 3) {
+    void *p;
+    rg_error_t err;
+    int before = descriptors();
+    for (int huge = 0; huge < 2; huge++) {
+        cr_assert_eq(rg_shared_alloc((size_t)1 << 44, huge, &p, &err), RG_ERR_NOMEM);
+        cr_assert(p == NULL && strstr(err.text, "shared memory"));
+    }
+    cr_assert_eq(descriptors(), before);
+}
+
 Test(shared, alloc__large_pages_asked__works_wherever_they_are_missing) {
     void *p;
     rg_region_t r;
