@@ -222,6 +222,30 @@ Test(state_file, save__place_of_a_pipe_or_a_folder__refused_and_still_there, .ti
     box_close(&x);
 }
 
+/* /dev/stdout is a link to what standard output is: a file if it was redirected to one, nothing if it is closed. */
+Test(state_file, save__place_of_a_link_to_a_standard_stream__refused_and_still_there, .timeout = 60) {
+    box_t x;
+    struct stat is;
+    char log[128];
+    box_open(&x, 1);
+    snprintf(log, sizeof log, "%s/log", x.folder);
+    int was = dup(STDIN_FILENO), fd = open(log, O_RDWR | O_CREAT, 0600);
+    cr_assert(fd >= 0 && dup2(fd, STDIN_FILENO) == STDIN_FILENO && symlink("/proc/self/fd/0", x.path) == 0);
+    for (int closed = 0; closed < 2; closed++) {
+        cr_assert_eq(rg_state_save(x.s, x.path, &x.err), RG_ERR_INVALID);
+        cr_assert(strstr(x.err.text, closed ? "leads nowhere" : "a standard stream"), "%s", x.err.text);
+        cr_assert(lstat(x.path, &is) == 0 && S_ISLNK(is.st_mode) && files_in(x.folder) == 2);
+        close(STDIN_FILENO);
+    }
+    if (was >= 0) dup2(was, STDIN_FILENO), close(was);
+    close(fd);
+    unlink(log);
+    unlink(x.path);
+    cr_assert_eq(symlink(log, x.path), 0);
+    cr_assert_eq(rg_state_save(x.s, x.path, &x.err), RG_ERR_INVALID); /* and nobody says when it will lead somewhere */
+    box_close(&x);
+}
+
 Test(state_file, add_and_touch__bad_arguments__refused_with_a_text, .timeout = 60) {
     rg_state_t *s;
     rg_error_t err = { RG_OK, 0, "" };
