@@ -6,6 +6,7 @@
  * It must not write a file that it has not measured to the end. */
 #include "collective.h"
 #include "model.h"
+#include "os/os.h"
 #include "tool.h"
 
 #include <errno.h>
@@ -382,6 +383,10 @@ static int tune_open(struct tune *t) {
     t->verify = t->verify && !only_out && t->peers;
     snprintf(t->path, sizeof t->path, "%s.new", t->output);
     if (t->rank) return TOOL_OK;
+    const char *obstacle = only_out ? NULL : rg_os_in_the_way(t->output);
+    if (obstacle)
+        return tool_failed("tune", "%s is %s, which a file is not put in the place of; name another", t->output,
+                           obstacle);
     t->file = only_out ? stdout : fopen(t->path, "w");
     if (!t->file) return tool_failed("tune", "%s: %s", t->path, strerror(errno));
     fprintf(t->file, "# What `regroup tune` measured: %d members. RG_TUNING_FILE names it, the same on all members.\n",

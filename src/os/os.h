@@ -62,6 +62,11 @@ int rg_os_high(int fd);
 int rg_os_hold_stdio(void);
 void rg_os_free_stdio(int held);
 
+/* What `path` names that a file must not be put in the place of: a rename would take that of a device, too. A link is
+ * replaced by the file, but one that leads nowhere may be that of a stream which is closed just now (/dev/stdout), and
+ * one that leads to a standard stream of this process is where others expect theirs. Static; NULL: nothing is. */
+const char *rg_os_in_the_way(const char *path);
+
 /* Raises the soft descriptor limit to at least `need` if the hard one allows. RESOURCE with text otherwise. */
 rg_status_t rg_os_need_fds(uint32_t need, rg_error_t *err);
 

@@ -175,22 +175,6 @@ static rg_status_t save_as(const rg_state_t *s, const char *path, char *name, si
                    (unsigned long long)s->bytes, path);
 }
 
-/* What `path` names and a file must not take the place of: a rename would take that of a device, too. A link is
- * replaced by the file, but one that leads nowhere may be that of a stream which is closed just now (/dev/stdout), and
- * one that leads to a standard stream of this process is where others expect theirs. NULL: nothing is in the way. */
-static const char *in_the_way(const char *path) {
-    struct stat is, there, stream;
-    if (lstat(path, &is) != 0) return NULL;
-    int leads = stat(path, &there) == 0, link = S_ISLNK(is.st_mode);
-    if (link && !leads) return "a link that leads nowhere";
-    if (!leads || !S_ISREG(there.st_mode))
-        return leads && S_ISDIR(there.st_mode) ? "a folder" : "a device, a pipe or a socket";
-    for (int fd = 0; link && fd <= 2; fd++)
-        if (fstat(fd, &stream) == 0 && stream.st_dev == there.st_dev && stream.st_ino == there.st_ino)
-            return "a link to a standard stream of this process";
-    return NULL;
-}
-
 rg_status_t rg_state_save(rg_state_t *s, const char *path, rg_error_t *err) {
     if (!s || !path || !*path)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_save: %s", s ? "path is empty; name a file" : "state is NULL");
@@ -199,7 +183,7 @@ rg_status_t rg_state_save(rg_state_t *s, const char *path, rg_error_t *err) {
             err, RG_ERR_INVALID, 0,
             "rg_state_save: the content is mixed, as a call failed that wrote in place; bring it up to date, "
             "or vouch for it with rg_state_set_revision");
-    const char *obstacle = in_the_way(path);
+    const char *obstacle = rg_os_in_the_way(path);
     if (obstacle)
         return rg_fail(err, RG_ERR_INVALID, 0,
                        "rg_state_save: %s is %s, which a state is not put in the place of; name a file", path,

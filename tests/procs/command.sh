@@ -203,6 +203,9 @@ ok tune__the_file_is_used tuned
 ok explain__tuning_file both 0 'is the choice of the tuning file' explain all_reduce 4K -n 2 --tuning-file "$tmp/tuning"
 echo "all_reduce algorithm=squid" > "$tmp/tuning"
 ok explain__wrong_tuning_file both 1 "line 1" explain all_reduce 4K -n 2 --tuning-file "$tmp/tuning"
+mkfifo "$tmp/pipe"
+ok tune__in_the_place_of_a_pipe__refused both 1 "a pipe or a socket" tune -n 1 -k all_reduce -b 4K -e 4K --rounds 1 --budget 0.002 --chunks - -o "$tmp/pipe"
+ok tune__in_the_place_of_a_pipe__still_there test -p "$tmp/pipe"
 ok tune__collective_that_is_none exits 2 tune -n 2 -k all_scatter
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]
