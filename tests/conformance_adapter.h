@@ -44,7 +44,7 @@ static void case_silent_adapter(env_t *e) {
 
 /* Its adapter takes what comes, and answers, while the process sleeps: TCP would wait, too. */
 static void case_stopped_peer(env_t *e) {
-    uint8_t in[14][64];
+    static uint8_t in[14][64];
     CHECK(e, couple_watched(e) == 0);
     for (uint32_t i = 0; i < 14; i++) CHECK(e, do_recv(e, 1, tag(1, 1, i), in[i], 64, i));
     rg_tp_t *asleep = e->ep[1].tp;
@@ -62,7 +62,7 @@ static void case_stopped_peer(env_t *e) {
 
 /* More come to it than it has slots for while it sleeps, so their adapters try again and again. */
 static void case_peer_short_of_slots(env_t *e) {
-    uint8_t in[2][14][64];
+    static uint8_t in[2][14][64];
     e->conf.heartbeat_ms = SILENCE_MS;
     fake_recvs = 16;
     int rc = start(e, 0, nonce);
@@ -91,7 +91,7 @@ static void case_peer_short_of_slots(env_t *e) {
 
 /* It delivers a message in each half of a silence, for several; of these completions tell, as they are not small. */
 static void case_slow_adapter(env_t *e) {
-    uint8_t in[15][1000];
+    static uint8_t in[15][1000];
     CHECK(e, couple_watched(e) == 0);
     fill(big_a, 1000, 6);
     fake_hold(0, 0, 0);
