@@ -196,6 +196,7 @@ static inline void rig_kill(rig_t *r, int i) {
 }
 
 static inline void rig_end(rig_t *r) {
+    while (r->head != r->tail) free(r->queue[r->head++ % RIG_QUEUE].bytes);
     for (int i = 0; i < RIG_MAX; i++) free(r->m[i]);
     free(r->coord);
 }
