@@ -786,9 +786,8 @@ static int has_answered(const conn_t *c, const struct tcp_info *ti, uint64_t abo
 }
 
 /* A peer that is alive acknowledges, even when it does not read: its kernel answers data and window probes alike. One
- * that has nothing to acknowledge is asked, and has all the time from then on: the kernel repeats what was lost at
- * growing distances, and less time would be one or two tries. All rails are looked at together, so that many that are
- * idle wake this process no more often than one. */
+ * that has nothing to acknowledge is asked, and has all the time from then on: less would be too few of the kernel's
+ * tries. All rails are looked at together, so that many that are idle wake this process no more often than one. */
 static void watch_liveness(rg_tp_t *tp, conn_t *c, uint64_t now) {
     struct tcp_info ti;
     socklen_t len = sizeof ti;
