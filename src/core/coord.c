@@ -85,7 +85,7 @@ rg_status_t rg_coord_init(rg_coord_t *c, const rg_coord_params_t *p) {
     c->next_id = p->first_id;
     c->acting = 1;
     c->lack_at = c->lost_at = c->scan_at = c->retransmit_at = c->complaint_at = c->flush_at = c->grow_at =
-        c->vacant_at = NEVER;
+        c->vacant_at = c->empty_at = NEVER;
     return RG_OK;
 }
 
@@ -172,7 +172,8 @@ rg_seat_t *rg_seat_new(rg_coord_t *c) {
     return s;
 }
 
-/* The roster is in order of ids. */
+/* The roster is in order of ids. J2: whoever was told of all up to an id above this one was not told of it, and a READY
+ * that says so does not count it: everybody is told everything again, under a higher number. */
 rg_seat_t *rg_seat_insert(rg_coord_t *c, const rg_core_member_t *m) {
     uint64_t next = c->next_id;
     c->next_id = m->id - 1;
@@ -185,6 +186,9 @@ rg_seat_t *rg_seat_insert(rg_coord_t *c, const rg_core_member_t *m) {
     uint32_t at = c->population - 1, slot = c->roster[at];
     for (; at && c->seats[c->roster[at - 1]].m.id > m->id; at--) c->roster[at] = c->roster[at - 1];
     c->roster[at] = slot;
+    for (uint32_t i = 0; i < c->population; i++) c->seats[c->roster[i]].told = 0;
+    c->list_from = ++c->next_id;
+    rg_coord_flush_soon(c);
     return s;
 }
 

@@ -122,10 +122,12 @@ struct rg_coord {
     int broken;
     uint64_t woke_until; /* after a sleep of this machine itself: members that hung up meanwhile may still come back */
     uint64_t came_at;    /* when a member last came by a new connection */
+    uint64_t empty_at;   /* when the last member's connection closed; UINT64_MAX: one is here */
     uint64_t woke_at;    /* when it last went on after it had slept, as its scans saw it; 0: never */
     uint64_t now, last_scan, scan_at, retransmit_at, complaint_at, lost_at, flush_at, grow_at, check_due, vacant_at;
     rg_term_t term;
     uint64_t next_id;
+    uint64_t list_from; /* a READY for the list up to a lower id was given before seats below it were filled (J2) */
 
     /* The view: seats in rank order. */
     int have_view;

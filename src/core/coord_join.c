@@ -190,6 +190,7 @@ void rg_coord_bind(rg_coord_t *c, rg_seat_t *s, uint64_t conn, const rg_msg_rebi
     s->conn = conn;
     rg_idmap_put(&c->by_conn, conn, (uint64_t)(s - c->seats));
     s->last_heard = c->came_at = c->now;
+    c->empty_at = NEVER;
     s->silent = 0;
     s->lost_due = s->waited = 0;
     s->pid = b->pid;
@@ -425,7 +426,7 @@ void rg_coord_on_promise(rg_coord_t *c, rg_seat_t *s, rg_r_t *r) {
 /* Takes, in order of arrival, every ready candidate that has links to all members and to all candidates taken before
  * it. Returns how many. */
 static uint32_t choose_batch(rg_coord_t *c, int promised_only) {
-    uint64_t newest = 0, known = NEVER;
+    uint64_t newest = c->list_from, known = NEVER;
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->population; i++) c->seats[c->roster[i]].mark = 0;
     for (uint32_t i = 0; i < c->n; i++)

@@ -40,9 +40,9 @@ static void gone_now(rg_coord_t *c, rg_seat_t *s) {
 }
 
 /* With succession a member that hangs up may be on its way from one office to another. One that does not act is left
- * after four heartbeats at most, and then this one has to be found. */
+ * after four heartbeats at most, and then this one has to be found, past others that say nothing. */
 static uint64_t come_back(const rg_coord_t *c) {
-    if (rg_coord_succeeds(c)) return 5 * c->p.heartbeat_ns;
+    if (rg_coord_succeeds(c)) return 6 * c->p.heartbeat_ns;
     return c->p.reconnect_ns < c->p.heartbeat_ns ? c->p.reconnect_ns : c->p.heartbeat_ns;
 }
 
@@ -94,8 +94,13 @@ static int died(const rg_coord_t *c, const rg_seat_t *s, uint64_t at) {
     return 2 * fresh > others || (all && !c->p.reconnect_ns);
 }
 
-/* With its links it is a death. Alone it may be the path to here; where nobody is left, nobody could say so of anybody,
- * and all have the time that the last ones always had. */
+static int anybody(const rg_coord_t *c) {
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->seats[c->rank_seat[i]].conn) return 1;
+    return 0;
+}
+
+/* With its links it is a death. Alone it may be the path to here. */
 void rg_coord_conn_lost(rg_coord_t *c, rg_seat_t *s) {
     s->absent = 0;
     if ((!c->p.reconnect_ns && !rg_coord_succeeds(c)) || !c->acting || died(c, s, c->now)) {
@@ -103,22 +108,21 @@ void rg_coord_conn_lost(rg_coord_t *c, rg_seat_t *s) {
         return;
     }
     wait_for(c, s);
-    uint32_t here = 0;
-    for (uint32_t i = 0; i < c->n; i++) here += c->seats[c->rank_seat[i]].conn != 0;
-    for (uint32_t i = 0; !here && i < c->n; i++) {
-        rg_seat_t *x = &c->seats[c->rank_seat[i]];
-        if (x->lost_due > c->now + c->p.heartbeat_ns / 2) x->lost_due = c->now + c->p.heartbeat_ns / 2;
-    }
-    if (!here) c->lost_at = c->now;
+    if (!anybody(c)) c->empty_at = c->lost_at = c->now;
 }
 
+/* Where nobody is left, nobody could say of anybody that it died, and all have the time that the last ones always had.
+ * Should one come within it, it was this coordinator that could not be reached, and the others have theirs in full. */
 void rg_coord_lost_due(rg_coord_t *c) {
+    if (anybody(c)) c->empty_at = NEVER;
+    uint64_t most = c->empty_at == NEVER ? NEVER : c->empty_at + c->p.heartbeat_ns / 2;
     c->lost_at = NEVER;
     for (uint32_t i = 0; i < c->n; i++) {
         rg_seat_t *s = &c->seats[c->rank_seat[i]];
         if (!s->lost_due) continue;
-        if (!c->acting || s->suspect || c->now >= s->lost_due) gone_now(c, s);
-        else if (s->lost_due < c->lost_at) c->lost_at = s->lost_due;
+        uint64_t due = s->lost_due < most ? s->lost_due : most;
+        if (!c->acting || s->suspect || c->now >= due) gone_now(c, s);
+        else if (due < c->lost_at) c->lost_at = due;
     }
 }
 

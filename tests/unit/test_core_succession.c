@@ -141,6 +141,31 @@ Test(succession, the_coordinator_was_stopped_and_one_is_still_looking__it_is_wai
     rig_end(&r);
 }
 
+/* Where all hang up at once they are as good as dead after half a heartbeat, until one of them comes. */
+Test(succession, all_hung_up_and_one_comes_back__the_others_have_their_time_in_full) {
+    group(4, 0);
+    for (int i = 0; i < 4; i++) {
+        uint64_t conn = r.conn[i];
+        r.conn[i] = 0;
+        rig_member(&r, i, (rg_member_event_t){ .type = RG_MEV_CONTROL_DOWN });
+        rig_coord(&r, RG_CEV_CLOSED, conn, NULL, 0);
+    }
+    rig_pass(&r, RIG_HEARTBEAT / 4);
+    rig_connect(&r, 2);
+    rig_connect(&r, 1);
+    rig_op(&r, 1, RG_MEV_OP_START, key_of(0, 0, 0), sig_of(1, RG_RETRY)); /* a round that must wait for all */
+    rig_member(&r, 1,
+               (rg_member_event_t){ .type = RG_MEV_OP_FAIL, .key = key_of(0, 0, 0), .status = RG_ERR_CANCELLED });
+    rig_settle(&r);
+    rig_pass(&r, 2 * RIG_HEARTBEAT);
+    cr_assert(r.coord->n == 4 && r.coord->epoch == 1);
+    rig_connect(&r, 0);
+    rig_connect(&r, 3);
+    rig_settle(&r);
+    for (int i = 0; i < 4; i++) cr_assert(rg_member_view(r.m[i])->n == 4, "%d", i);
+    rig_end(&r);
+}
+
 Test(succession, half_of_the_voters_with_the_first_member__go_on) {
     group(3, 0);
     office_dies(3);
