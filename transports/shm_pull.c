@@ -204,13 +204,15 @@ static int fetch(rg_tp_t *tp, link_t *l, recv_op_t *op, uint64_t *budget) {
         void *to = staged ? tp->scratch : (uint8_t *)op->r.dst + op->got;
         if (copy_from(l, to, op->large.addr + op->got, n) != 0) {
             int e = errno;
-            /* Taken back and unmapped already, or the end of the process, which we are about to hear of. */
-            if (e == ESRCH || !still_valid(l, op)) {
+            /* Taken back and unmapped already. */
+            if (!still_valid(l, op)) {
                 give_up(l, op);
                 return -1;
             }
-            /* Memory that only its owner can read (a device's, say), or a permission that was withdrawn. */
-            if (e == EPERM || e == ENOSYS) l->can_copy = 0;
+            /* Memory that only its owner can read (a device's, say); a permission that was withdrawn; or no process of
+             * that number with that memory: its end, which we are about to hear of, or only that of its first thread,
+             * through which the kernel looks at it. */
+            if (e == EPERM || e == ENOSYS || e == ESRCH) l->can_copy = 0;
             l->n_pulls--;
             l->way.void_ = 1;
             ask_push(l, op);

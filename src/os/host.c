@@ -35,6 +35,6 @@ uint64_t rg_os_host(const char *name) {
     struct stat st;
     uint64_t named = rg_os_name_hash(name);
     if (named) return named;
-    uint64_t net = stat("/proc/self/ns/net", &st) == 0 ? (uint64_t)st.st_ino : 0;
+    uint64_t net = stat("/proc/thread-self/ns/net", &st) == 0 ? (uint64_t)st.st_ino : 0;
     return hash(rg_os_machine(), &net, sizeof net) | 1;
 }

@@ -5,6 +5,7 @@
 #include "env.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -163,6 +164,48 @@ static int two_pid_namespaces(void) {
     return ok;
 }
 
+/* ---- The first thread ends ------------------------------------------------------------------------------------- */
+
+/* A second thread of the program, when the kernel has nothing of the first one any more but its number, through which
+ * it looks at the memory of a process. */
+static void *alone_main(void *group) {
+    enum { COUNT = 1 << 18 };
+    static float in[COUNT], out[COUNT];
+    char path[64], line[512], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
+    for (uint64_t end = procs_now() + 10000000000ull; state != 'Z' && procs_now() < end;) {
+        FILE *f = fopen(path, "r");
+        const char *name_ends = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+        if (name_ends && name_ends[1]) state = name_ends[2];
+        if (f) fclose(f);
+    }
+    int wrong = state != 'Z';
+    rg_opts_t opts = RG_OPTS_INIT;
+    opts.timeout_ms = 5000;
+    for (int i = 0; i < COUNT; i++) in[i] = 1;
+    for (int round = 0; round < 4 && !wrong; round++) {
+        wrong = rg_all_reduce(group, in, out, COUNT, RG_F32, RG_SUM, &opts, NULL) != RG_OK || out[COUNT - 1] != 2;
+        wrong |= rg_broadcast(group, out, COUNT, RG_F32, 1, &opts, NULL) != RG_OK;
+    }
+    wrong |= rg_group_leave(group) != RG_OK;
+    _exit(wrong);
+}
+
+static int first_thread_ends(rg_group_t *g, int rank, int n, void *arg) {
+    pthread_t t;
+    (void)rank;
+    (void)n;
+    (void)arg;
+    PROCS_REQUIRE(!pthread_create(&t, NULL, alone_main, g), "thread");
+    pthread_exit(NULL);
+}
+
+static int without_first_threads(void) {
+    rg_config_t cfg = procs_config(NULL, NULL, 0, 0);
+    cfg.transport = "shm";
+    return procs_cluster_with(&cfg, 2, first_thread_ends, NULL, 60) == 0;
+}
+
 void test_shm(void) {
     const char *why = net_unavailable();
     lines = procs_shared(sizeof *lines);
@@ -170,6 +213,7 @@ void test_shm(void) {
                goes_on_without(SIGKILL, 500000));
     procs_case("shm__member_killed_small_operations__others_go_on_and_nothing_is_left", goes_on_without(SIGKILL, 100));
     procs_case("shm__member_stopped__others_go_on", goes_on_without(SIGSTOP, 500000));
+    PROCS_RUN("shm__first_threads_end__others_of_their_processes_go_on", without_first_threads());
     place_case("shm__dev_shm_tiny__works", TINY);
     place_case("shm__dev_shm_read_only__works", READ_ONLY);
     place_case("shm__dev_shm_gone__works", GONE);
