@@ -105,9 +105,11 @@ static int refused(const world_t *w, int node, int peer) {
     return !q->alive || q->over || q->id != w->procs[node].lid[peer];
 }
 
+/* The earliest of what is planned counts. */
 static void plan_again(world_t *w, int node, int peer, uint64_t in) {
-    if (w->procs[node].again[peer]) return;
-    w->procs[node].again[peer] = 1;
+    uint64_t *at = &w->procs[node].again[peer];
+    if (*at && *at <= w->now + in) return;
+    *at = w->now + in;
     sim_push(w, w->now + in, EV_LINK_AGAIN, node)->peer = (int16_t)peer;
 }
 
@@ -115,6 +117,7 @@ static void plan_again(world_t *w, int node, int peer, uint64_t in) {
 void link_again(world_t *w, int node, int peer) {
     proc_t *p = &w->procs[node];
     const link_t *l = link_of(w, node, peer);
+    if (!p->again[peer] || w->now < p->again[peer]) return;
     p->again[peer] = 0;
     if (!p->alive || p->over || !p->linked[peer]) return;
     link_try(w, node, peer);

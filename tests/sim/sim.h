@@ -165,7 +165,8 @@ typedef struct proc {
     uint32_t inbox_n;
     int8_t route[MAXP];   /* who is to relay the link to this process, + 1 */
     uint32_t relay[MAXP]; /* for whom of these with whom it relays */
-    uint8_t again[MAXP], dead[MAXP], lup[MAXP],
+    uint64_t again[MAXP]; /* when its link is tried next; 0: it is not */
+    uint8_t dead[MAXP], lup[MAXP],
         fresh[MAXP];      /* a try to resume is planned; said to be dead; told to be up */
     uint8_t linked[MAXP]; /* wants a link to this process, or has one */
     uint64_t ltoken[MAXP], lstream[MAXP], lother[MAXP],
