@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define PAST_CACHE 2048u
+#define PAST_CACHE 16384u
 
 /* Whether a message goes into the ring whole. What lies in a region can be read where it is, which pays earlier. */
 static int goes_whole(const link_t *l, const rg_tp_send_t *s) {
