@@ -94,12 +94,14 @@ rg_status_t rg_call_opts(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opt
 
 /* A result may be shown before everybody has one only where all can have the same, and all have spoken. */
 static int ends_with_barrier(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o, const rg_roster_t *r) {
-    uint64_t most = op->g->cfg.small_bytes;
-    op->keep_bytes = op->bytes;
+    uint64_t most = op->g->cfg.small_bytes, all = op->bytes;
+    /* Of two members each keeps what it has sent: with its own input that is all that the other one may still lack. */
+    op->pair = op->shape_n == 2 && !op->stale && rg_kind_segmented(c->kind);
     switch (c->kind) {
     case RG_KIND_REDUCE_SCATTER:
     case RG_KIND_ALL_TO_ALL:
-        if (__builtin_mul_overflow(op->bytes, (uint64_t)op->shape_n, &op->keep_bytes)) return 1;
+        if (op->pair) all = op->sig.count * 2 * op->elem;
+        else if (__builtin_mul_overflow(op->bytes, (uint64_t)op->shape_n, &all)) return 1;
         /* fall through */
     case RG_KIND_ALL_GATHER:
         if (op->lens) return 1;
@@ -113,7 +115,8 @@ static int ends_with_barrier(rg_request_t *op, const rg_call_t *c, const rg_opts
     case RG_KIND_BARRIER: break;
     default: return 1;
     }
-    return o->tag || op->key.set != RG_SET_ALL || op->weighted || op->keep_bytes > most;
+    op->keep_bytes = op->pair ? op->sig.count * op->elem : all;
+    return o->tag || op->key.set != RG_SET_ALL || op->weighted || all > most;
 }
 
 /* A factor that must be equal on all members, in 32 bits. */

@@ -15,8 +15,9 @@ void rg_op_describe(const rg_request_t *op, const rg_roster_t *r, rg_coll_desc_t
     d->size = r->n;
     d->rank = r->rank;
     d->count = op->sig.count;
-    /* Under rule S all members have all of it: then anybody can give it to anybody else. */
-    int all = !op->sig.rule_l && d->kind != RG_KIND_BARRIER;
+    /* Under rule S all members have all of it: then anybody can give it to anybody else. Of two, each gives the other
+     * again what it sent, and that one runs the operation with it; so it is one message each (plan.c). */
+    int all = !op->sig.rule_l && !op->pair && d->kind != RG_KIND_BARRIER;
     if (all && (d->kind == RG_KIND_REDUCE_SCATTER || d->kind == RG_KIND_ALL_TO_ALL)) {
         d->kind = d->kind == RG_KIND_REDUCE_SCATTER ? RG_KIND_ALL_REDUCE : RG_KIND_ALL_GATHER;
         d->count *= op->shape_n;
@@ -144,7 +145,8 @@ static rg_status_t use_output(rg_request_t *op) {
     }
     if (!op->sig.rule_l) {
         if (op->keep_bytes && !op->keep && !(op->keep = rg_block_get(g, op->keep_bytes))) return RG_ERR_NOMEM;
-        set_block(op, RG_BUF_OUT, op->keep);
+        if (op->pair && op->bytes && !op->result && !(op->result = rg_block_get(g, op->bytes))) return RG_ERR_NOMEM;
+        set_block(op, RG_BUF_OUT, op->pair ? op->result : op->keep);
         return RG_OK;
     }
     int covers = op->covers && op->bytes && !op->saved_whole;
@@ -198,10 +200,20 @@ rg_status_t rg_op_prepare(rg_request_t *op) {
     return make_input(op, own == 0 ? 0 : scale_of(op) * (own / most / whole));
 }
 
+/* Of a pair: what it sent, as it sent it. */
+void rg_op_keep_sent(rg_request_t *op) {
+    uint64_t n = op->sig.count, off = op->sig.kind == RG_KIND_ALL_GATHER ? 0 : (1 - op->shape_rank) * n;
+    memcpy(op->keep->p, op->buf[RG_BUF_IN] + off * op->elem, n * op->elem);
+}
+
 /* Of an all-to-all everybody has everybody's input, of a reduce-scatter all segments. The root of a broadcast has the
  * result in its buffer, which may be one that cannot be written. */
 void rg_op_take_out(rg_request_t *op) {
     if (op->sig.kind == RG_KIND_BROADCAST && op->sig.root == op->g->self_id) return;
+    if (op->pair) {
+        rg_layout_write(&op->out, 0, op->result->p, op->bytes / op->elem);
+        return;
+    }
     const uint8_t *all = op->keep->p;
     uint64_t count = op->sig.count, segment = count * op->elem;
     if (op->sig.kind == RG_KIND_REDUCE_SCATTER) {

@@ -158,6 +158,7 @@ static uint64_t exec_cookie(const rg_request_t *op, uint32_t step) {
 }
 
 static rg_tag_t exec_tag(const rg_request_t *op, uint32_t ord) {
+    if (op->state == RG_OPS_FETCHING) ord = RG_SERVE_ORD; /* a pair's only message, given again (ops.c) */
     return (rg_tag_t){ op->roster->data_epoch, op->tag_gen, op->key.op, ord, op->tag_sig };
 }
 
@@ -392,6 +393,11 @@ void rg_exec_pump(rg_request_t *op) {
         return;
     }
     if (!op->executing) return;
+    if (op->left1 == 0 && op->state == RG_OPS_FETCHING) {
+        rg_exec_stop(op);
+        rg_op_fetched(op);
+        return;
+    }
     if (op->left1 == 0 && op->state == RG_OPS_RUNNING) {
         rg_op_complete(op);
         if (op->uid != uid || !op->executing) return;

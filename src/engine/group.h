@@ -170,6 +170,7 @@ typedef enum rg_quick_how {
     RG_QUICK_NOT,
     RG_QUICK_FOLD,
     RG_QUICK_GATHER,
+    RG_QUICK_PAIR,
     RG_QUICK_MEET,
     RG_QUICK_SPREAD
 } rg_quick_how_t;
@@ -270,7 +271,8 @@ struct rg_request {
     uint8_t covers;         /* a reduction that writes its result over (some of) its input */
     uint8_t weighted, self; /* self: a message to oneself, which the core never hears of */
     uint32_t shape_rank;    /* of this member among them */
-    uint64_t keep_bytes;    /* of the result as all members have it: what is kept under rule S */
+    uint64_t keep_bytes;    /* under rule S: of the result as all members have it, or of what a pair has sent */
+    uint8_t pair;           /* under rule S: two members; what is kept is what was sent, and not the result */
     uint8_t stale;          /* the caller did not know how many take part */
     double scale, scale_after, weight;
     double share_after; /* of a weighted average, from PREPARE on: what the shares are multiplied by at last */
@@ -309,6 +311,7 @@ struct rg_request {
     uint64_t red_key;  /* what for */
     double red_after;
     rg_block_t *tmp, *keep;
+    rg_block_t *result; /* of a pair, until it is shown */
     rg_block_t
         *own_in;     /* what is used as IN instead of the caller's: packed, scaled, or a copy because OUT covers it */
     rg_block_t *aux; /* weights by rank */
@@ -562,7 +565,8 @@ void rg_op_describe(const rg_request_t *op, const rg_roster_t *r, rg_coll_desc_t
 rg_status_t rg_op_buffers(rg_request_t *op);
 rg_status_t rg_op_prepare(rg_request_t *op);
 void rg_op_input_back(const rg_request_t *op);
-void rg_op_take_out(rg_request_t *op); /* rule S: the caller's part of what is kept, to the caller */
+void rg_op_take_out(rg_request_t *op);  /* rule S: the caller's part of what is kept, to the caller */
+void rg_op_keep_sent(rg_request_t *op); /* of a pair, to what is kept */
 void rg_op_drop_buffers(rg_request_t *op);
 static inline int rg_op_reduces(const rg_request_t *op) { return rg_kind_reduces((rg_kind_t)op->sig.kind); }
 
@@ -584,6 +588,7 @@ void rg_op_free(rg_request_t *op);
 rg_request_t *rg_op_find(rg_group_t *g, rg_op_key_t key);
 void rg_op_link(rg_request_t *op); /* among the open ones */
 void rg_op_complete(rg_request_t *op);
+void rg_op_fetched(rg_request_t *op);
 void rg_op_done(rg_request_t *op);
 void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text);
 void rg_op_fail(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text);

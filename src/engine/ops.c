@@ -83,6 +83,7 @@ rg_request_t *rg_op_alloc(rg_group_t *h) {
     op->taken = 1;
     op->blocking = op->failing = op->executing = op->spoiled = 0;
     op->presend = 0;
+    op->pair = 0;
     op->in_place = op->covers = op->weighted = op->self = op->stale = op->saved_whole = 0;
     op->in.kind = op->out.kind = RG_LAYOUT_PLAIN;
     op->in.base = op->out.base = NULL;
@@ -338,9 +339,17 @@ static int kept_reserve(rg_group_t *g) {
     return 1;
 }
 
-static void op_run(rg_request_t *op) {
-    rg_group_t *g = op->g;
+/* What is to be run: plan and buffers, for op->roster. */
+static rg_status_t op_prepare_run(rg_request_t *op, char *text, size_t cap) {
     rg_coll_desc_t d;
+    rg_status_t st = RG_ERR_NOMEM;
+    rg_op_describe(op, op->roster, &d);
+    op->plan = rg_plan_get(op->g, &d, op->roster, &st, text, cap);
+    if (!op->plan) return st;
+    return op->sig.rule_l || kept_reserve(op->g) ? rg_op_buffers(op) : RG_ERR_NOMEM;
+}
+
+static void op_run(rg_request_t *op) {
     char text[RG_CORE_TEXT_MAX] = "";
     rg_status_t st = RG_ERR_NOMEM;
     uint32_t sent = op->presend;
@@ -352,11 +361,7 @@ static void op_run(rg_request_t *op) {
         rg_op_fail(op, RG_ERR_PEER_LOST, 0, stale_text);
         return;
     }
-    if (op->roster) {
-        rg_op_describe(op, op->roster, &d);
-        op->plan = rg_plan_get(g, &d, op->roster, &st, text, sizeof text);
-    }
-    if (op->plan) st = op->sig.rule_l || kept_reserve(g) ? rg_op_buffers(op) : RG_ERR_NOMEM;
+    if (op->roster) st = op_prepare_run(op, text, sizeof text);
     if (st == RG_OK || op->plan == NULL) op->tag_sig = op->plan ? sig_hash(&op->sig, op->plan->hash) | 1 : 0;
     if (op->plan && st == RG_OK) st = rg_exec_start(op);
     if (!op->plan || st != RG_OK) {
@@ -369,9 +374,31 @@ static void op_run(rg_request_t *op) {
     rg_exec_pump(op);
 }
 
-static void op_fetched(rg_request_t *op) {
+void rg_op_fetched(rg_request_t *op) {
     rg_member_event_t ev = { .type = RG_MEV_OP_FETCHED, .key = op->key };
     rg_core_event(op->g, &ev);
+}
+
+/* FORWARD of what two members run: the other one gives its message again, and here it runs as ever, but that what goes
+ * the other way has been there. */
+static void op_fetch_pair(rg_request_t *op) {
+    char text[RG_CORE_TEXT_MAX] = "";
+    op->roster = rg_roster_of(op);
+    if (op->roster && !op_fits(op)) {
+        rg_op_fail(op, RG_ERR_PEER_LOST, 0, stale_text);
+        return;
+    }
+    rg_status_t st = op->roster ? op_prepare_run(op, text, sizeof text) : RG_ERR_NOMEM;
+    op->tag_sig = sig_hash(&op->sig, 0);
+    if (st == RG_OK) st = rg_exec_start(op);
+    if (st != RG_OK) {
+        rg_op_fail(op, st, 0, text[0] ? text : rg_strerror(st));
+        return;
+    }
+    uint64_t bytes = op->res.bytes_sent;
+    rg_exec_sent(op, 1u << (1 - op->roster->rank));
+    op->res.bytes_sent = bytes; /* it is not sent twice */
+    rg_exec_pump(op);
 }
 
 /* FORWARD: the others have the result; receive it instead of computing it. */
@@ -379,6 +406,10 @@ static void op_fetch(rg_request_t *op, uint64_t donor) {
     rg_group_t *g = op->g;
     op_drop_run(op);
     op->state = RG_OPS_FETCHING;
+    if (op->pair && op->keep_bytes) {
+        op_fetch_pair(op);
+        return;
+    }
     op->roster = rg_roster_of(op);
     uint32_t link = rg_link_of(g, donor);
     if (op->keep_bytes && !op->keep) op->keep = rg_block_get(g, op->keep_bytes);
@@ -393,7 +424,7 @@ static void op_fetch(rg_request_t *op, uint64_t donor) {
                          .cookie = (uint64_t)op->slot << 48 | (uint64_t)(op->uid & 0xffff) << 32 | FETCH_STEP };
     if (link == UINT32_MAX) return; /* the donor is lost again: another view change follows */
     int rc = g->tp_ops->recv(g->tp, link, &rcv);
-    if (rc == RG_TP_DONE_NOW) op_fetched(op); /* the donor was told first, and quick */
+    if (rc == RG_TP_DONE_NOW) rg_op_fetched(op); /* the donor was told first, and quick */
     else if (rc < 0) rg_op_fail(op, (rg_status_t)rc, 0, rg_strerror((rg_status_t)rc));
 }
 
@@ -484,7 +515,8 @@ void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const ch
     op_drop_run(op);
     rg_block_put(g, op->undo);
     rg_block_put(g, op->keep);
-    op->undo = op->keep = NULL;
+    rg_block_put(g, op->result);
+    op->undo = op->keep = op->result = NULL;
     op->saved_whole = 0;
     op->state = RG_OPS_FINISHED;
     op->res.status = status;
@@ -516,6 +548,7 @@ static void op_keep_copy(rg_request_t *op) {
 }
 
 static void op_commit(rg_request_t *op, uint64_t computed, int keep) {
+    if (op->keep && op->pair && keep) rg_op_keep_sent(op); /* before the result covers it */
     if (op->keep && op->bytes) rg_op_take_out(op);
     if (op->roster && computed == op->roster->data_epoch && op->roster->n <= op->cap_contributors) {
         memcpy(op->contributors, op->roster->ids, op->roster->n * sizeof *op->contributors);
@@ -688,7 +721,7 @@ void rg_op_completion(rg_group_t *g, const rg_completion_t *c) {
         return; /* GONE, BROKEN: the link's end is told by itself; FENCED: we asked for it */
     }
     if (step == FETCH_STEP) {
-        if (op->state == RG_OPS_FETCHING) op_fetched(op);
+        if (op->state == RG_OPS_FETCHING) rg_op_fetched(op);
         return;
     }
     if (!op->executing) return;

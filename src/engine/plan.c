@@ -8,6 +8,8 @@
 
 #define PLANS_MAX 128
 
+extern const rg_algorithm_t rg_alg_all_gather_direct, rg_alg_all_to_all_direct, rg_alg_reduce_scatter_direct;
+
 static uint32_t fnv(uint32_t h, const void *p, size_t n) {
     const uint8_t *b = p;
     while (n--) h = (h ^ *b++) * 16777619u;
@@ -76,12 +78,23 @@ static int plan_sends(rg_plan_t *p) {
     return 1;
 }
 
+/* Of what two members run under rule S, but for what both have all of anyway. */
+static const rg_algorithm_t *pair_alg(const rg_coll_desc_t *d) {
+    if (d->rule_l || d->size != 2) return NULL;
+    return d->kind == RG_KIND_ALL_GATHER       ? &rg_alg_all_gather_direct
+           : d->kind == RG_KIND_ALL_TO_ALL     ? &rg_alg_all_to_all_direct
+           : d->kind == RG_KIND_REDUCE_SCATTER ? &rg_alg_reduce_scatter_direct
+                                               : NULL;
+}
+
 static rg_plan_t *plan_build(rg_group_t *g, const rg_coll_desc_t *key, const rg_roster_t *r, rg_status_t *st,
                              char *text, size_t cap) {
     rg_coll_desc_t d = *key;
     const char *forced = g->cfg.algorithm;
     const rg_choice_t how = { forced && *forced ? forced : NULL, g->tuning, g->cfg.chunk_bytes };
-    const rg_algorithm_t *alg = rg_sched_choose(&d, &r->model, &how, NULL, text, cap);
+    const rg_algorithm_t *alg = pair_alg(&d);
+    if (alg) d.chunk = INT64_MAX; /* one message each, whatever else was asked for: see buffers.c */
+    else alg = rg_sched_choose(&d, &r->model, &how, NULL, text, cap);
     if (!alg) {
         *st = RG_ERR_NOTSUP;
         return NULL;

@@ -22,7 +22,7 @@
 #define PART_MOST 16384u  /* of a message: longer ones may be fetched by their receiver */
 
 extern const rg_algorithm_t rg_alg_all_reduce_direct, rg_alg_all_gather_direct, rg_alg_barrier_dissemination,
-    rg_alg_broadcast_dissemination;
+    rg_alg_broadcast_dissemination, rg_alg_all_to_all_direct, rg_alg_reduce_scatter_direct;
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
@@ -61,11 +61,14 @@ static int all_near(const rg_group_t *g, const rg_roster_t *r) {
     return 1;
 }
 
-/* The kernels of the schedule (all_reduce_direct.c), so that the bits are the same on whichever way they are made. */
-static rg_status_t fold_kernels(rg_quick_shape_t *s) {
+/* The kernels of the schedule (all_reduce_direct.c, owner_fold.h), so that the bits are the same on whichever way they
+ * are made. */
+static rg_status_t fold_kernels(rg_quick_shape_t *s, int ordered) {
+    uint32_t flags = RG_RED_FINAL | (ordered && s->roster->rank == 1 ? RG_RED_SWAP : 0);
     rg_dtype_t t = (rg_dtype_t)s->sig.dtype;
     rg_op_t how = (rg_op_t)s->sig.op;
     uint32_t n = s->roster->n;
+    if (s->how == RG_QUICK_PAIR) return rg_red_init(&s->last, t, how, n, flags);
     rg_status_t st = rg_red_init(&s->own, t, how, n, RG_RED_DST_ACC);
     if (n == 2) {
         if (st == RG_OK)
@@ -93,7 +96,8 @@ void rg_quick_learn(const rg_request_t *op) {
         if (q->shape[i].roster == r && q->shape[i].orders == g->orders && rg_sig_same(&q->shape[i].sig, &op->sig))
             return;
     const rg_algorithm_t *alg = op->plan->alg;
-    rg_quick_how_t how = alg == &rg_alg_all_reduce_direct         ? RG_QUICK_FOLD
+    rg_quick_how_t how = op->pair && op->keep_bytes               ? RG_QUICK_PAIR
+                         : alg == &rg_alg_all_reduce_direct       ? RG_QUICK_FOLD
                          : alg == &rg_alg_all_gather_direct       ? RG_QUICK_GATHER
                          : alg == &rg_alg_barrier_dissemination   ? RG_QUICK_MEET
                          : alg == &rg_alg_broadcast_dissemination ? RG_QUICK_SPREAD
@@ -115,7 +119,9 @@ void rg_quick_learn(const rg_request_t *op) {
     s->roster->refs++;
     s->base->refs++;
     q->next_shape++;
-    if (how == RG_QUICK_FOLD && (fold_kernels(s) != RG_OK || (!q->acc && !(q->acc = malloc(2 * BYTES_MOST)))))
+    if (how == RG_QUICK_FOLD && !q->acc && !(q->acc = malloc(2 * BYTES_MOST))) shape_drop(s);
+    else if ((how == RG_QUICK_FOLD || (how == RG_QUICK_PAIR && op->sig.kind == RG_KIND_REDUCE_SCATTER)) &&
+             fold_kernels(s, op->plan->s->desc.rank_order != 0) != RG_OK)
         shape_drop(s);
 }
 
@@ -296,6 +302,21 @@ static void hand_out(const rg_quick_shape_t *s, const uint8_t *all, uint8_t *out
     else if (s->keep_bytes) memcpy(out, all, s->keep_bytes);
 }
 
+/* Of two, each with a message for the other at `sent`: the copy that is kept, before the result may cover it. */
+static void join_pair(const rg_quick_shape_t *s, const uint8_t *in, uint8_t *out, const void *sent, const void *came,
+                      rg_kept_t *kept) {
+    uint64_t n = s->bytes;
+    uint32_t rank = s->roster->rank;
+    memcpy(kept->block->p, sent, n);
+    if (s->sig.kind == RG_KIND_REDUCE_SCATTER) {
+        rg_red_run(&s->last, out, in + rank * n, came, s->sig.count);
+        return;
+    }
+    const uint8_t *own = s->sig.kind == RG_KIND_ALL_GATHER ? in : in + rank * n;
+    if (out + rank * n != own) memcpy(out + rank * n, own, n);
+    memcpy(out + (1 - rank) * n, came, n);
+}
+
 /* What the peers say of how far they are is for the core as well, which is told it before the operations are. */
 static void take_all(rg_group_t *g, const rg_roster_t *r) {
     rg_quick_t *q = &g->quick;
@@ -357,6 +378,8 @@ int rg_quick_run(rg_group_t *g, const rg_quick_call_t *c, uint32_t *sent) {
         own = q->acc + BYTES_MOST;
         rg_red_copy(&s->own, q->acc + BYTES_MOST, c->in, s->bytes / s->acc);
     }
+    if (s->how == RG_QUICK_PAIR && s->sig.kind != RG_KIND_ALL_GATHER)
+        own = (const uint8_t *)c->in + (1 - r->rank) * s->bytes;
     uint64_t now = rg_os_now_ns();
     *sent = put_all(g, s, &tag, own);
     part[r->rank] = own;
@@ -366,12 +389,13 @@ int rg_quick_run(rg_group_t *g, const rg_quick_call_t *c, uint32_t *sent) {
         return 0;
     }
     uint8_t *to = kept->block ? kept->block->p : NULL;
-    if (s->how == RG_QUICK_FOLD) fold(q, s, c->in, part, to);
+    if (s->how == RG_QUICK_PAIR) join_pair(s, c->in, c->out, own, part[1 - r->rank], kept);
+    else if (s->how == RG_QUICK_FOLD) fold(q, s, c->in, part, to);
     else if (s->how == RG_QUICK_GATHER)
         for (uint32_t i = 0; i < r->n; i++) memcpy(to + i * s->bytes, part[i], s->bytes);
     else if (s->how == RG_QUICK_SPREAD && to) memcpy(to, part[s->root], s->keep_bytes);
     /* The root's buffer is as it was, and may be one that cannot be written. */
-    if (to && (s->how != RG_QUICK_SPREAD || r->rank != s->root)) hand_out(s, to, c->out);
+    if (to && s->how != RG_QUICK_PAIR && (s->how != RG_QUICK_SPREAD || r->rank != s->root)) hand_out(s, to, c->out);
     finish(g, s, &tag, kept);
     if (c->result) tell_result(g, s, c->result, now);
     g->last_drive_ns = now;

@@ -182,6 +182,94 @@ Test(engine_faults, deadline__passes__in_time_and_everywhere) {
     for (size_t i = 0; i < 2; i++) rig_run(3, transports[i], NULL, late, NULL);
 }
 
+/* ---- A result that the other one has shown ---------------------------------------------------------------------- */
+
+typedef struct shown {
+    rg_kind_t kind;
+    uint64_t count;
+    int in_place, scaled;
+} shown_t;
+
+#define SHOWN_MOST 4096u /* elements of a segment */
+
+/* Element i of segment `seg` of the result at rank r. */
+static float shown_value(const shown_t *w, const uint64_t *ids, uint32_t r, uint32_t seg, uint64_t i) {
+    if (w->kind == RG_KIND_ALL_GATHER) return value_of(ids[seg], i);
+    if (w->kind == RG_KIND_ALL_TO_ALL) return value_of(ids[seg], r * w->count + i);
+    return (w->scaled ? 2 : 1) * value_of(ids[0], r * w->count + i) + value_of(ids[1], r * w->count + i);
+}
+
+static int is_shown(const shown_t *w, const uint64_t *ids, uint32_t r, const float *out) {
+    for (uint32_t seg = 0; seg < (w->kind == RG_KIND_REDUCE_SCATTER ? 1u : 2u); seg++)
+        for (uint64_t i = 0; i < w->count; i++)
+            if (out[seg * w->count + i] != shown_value(w, ids, r, seg, i)) return 0;
+    return 1;
+}
+
+/* Where input and output are: of one buffer in place. */
+static void shown_buffers(const shown_t *w, uint32_t r, float *a, float *b, float **in, float **out) {
+    *in = a;
+    *out = w->in_place ? a : b;
+    if (w->in_place && w->kind == RG_KIND_ALL_GATHER) *in = a + r * w->count;
+    if (w->in_place && w->kind == RG_KIND_REDUCE_SCATTER) *out = a + r * w->count;
+}
+
+/* Member 1 has sent, and is held up until member 0 has its result and has written over all of its input; then it
+ * cancels, and is behind the fence before it looks at what member 0 sent. What member 0 has shown it must get. */
+static int shown_already(rig_member_t *m, void *arg) {
+    const shown_t *w = arg;
+    static _Thread_local float a[2 * SHOWN_MOST], b[2 * SHOWN_MOST];
+    uint64_t ids[RIG_MAX], n = w->count * (w->kind == RG_KIND_ALL_GATHER ? 1 : 2), until = rig_now() + 30000000000ull;
+    rg_result_t res;
+    if (sum_now(m, 10, &res, ids)) return 1;
+    for (uint32_t turn = 0; turn < 3; turn++) { /* the first two are only to have been called before */
+        float *in, *out;
+        rg_opts_t o = RG_OPTS_INIT, resolved;
+        shown_buffers(w, m->index, a, b, &in, &out);
+        memset(a, 0, sizeof a);
+        memset(b, 0, sizeof b);
+        fill(in, n, ids[m->index]);
+        if (w->scaled && m->index == 0) o.scale = 2;
+        const rg_call_t c = { .kind = w->kind, .in = in, .out = out, .count = w->count, .dtype = RG_F32, .op = RG_SUM };
+        if (turn < 2 || m->index == 0) {
+            if (turn == 2 && rig_gate(m, 0, 2)) return 1;
+            RIG_OK(m, rg_call_run(m->g, &c, &o, NULL));
+            RIG_NEED(m, is_shown(w, ids, m->index, out), "kind %d: not the result", (int)w->kind);
+            memset(a, 0xee, sizeof a);
+            if (turn == 2) rig_pass(m, 1);
+            continue;
+        }
+        rg_request_t *op;
+        RIG_OK(m, rg_call_opts(m->g, &c, &o, 0, &resolved));
+        rg_lock(m->g);
+        rg_status_t st = rg_call_make(m->g, &c, &resolved, &op);
+        if (st == RG_OK) st = rg_op_submit(op);
+        int bad = st != RG_OK || rig_gate(m, 0, 2) || rig_gate(m, 1, 2);
+        if (!bad) {
+            rg_op_fail(op, RG_ERR_CANCELLED, ids[1], "cancelled by a member");
+            while (op->executing && rig_now() < until) rg_control_poll(m->g, rg_os_now_ns());
+        }
+        rg_unlock(m->g);
+        RIG_NEED(m, !bad && rig_now() < until, "%s, or no fence", rg_status_name(st));
+        rg_result_t got = RG_RESULT_INIT;
+        st = rg_wait(op, &got);
+        RIG_NEED(m, st == RG_OK && got.retries == 0 && got.contributors == 2, "kind %d: %s %s", (int)w->kind,
+                 rg_status_name(st), got.text);
+        RIG_NEED(m, is_shown(w, ids, 1, out), "kind %d: not what the other one has shown", (int)w->kind);
+    }
+    return sum_now(m, 10, &res, ids);
+}
+
+Test(engine_faults, cancel__the_other_of_two_has_shown_its_result__gets_the_same) {
+    static const rg_kind_t kinds[] = { RG_KIND_ALL_GATHER, RG_KIND_REDUCE_SCATTER, RG_KIND_ALL_TO_ALL };
+    static const uint64_t counts[] = { 1, 700, SHOWN_MOST };
+    for (uint32_t i = 0; i < 36; i++) {
+        shown_t w = { kinds[i % 3], counts[i / 3 % 3], (int)(i / 9 % 2), 0 };
+        w.scaled = w.kind == RG_KIND_REDUCE_SCATTER && i / 9 % 3 == 0;
+        rig_run(2, i / 18 ? "shm" : "tcp", NULL, shown_already, &w);
+    }
+}
+
 /* ---- Without a coordinator ------------------------------------------------------------------------------------- */
 
 /* The coordinator is stopped. Operations go on; one that cannot end does so by its deadline and what a lost
