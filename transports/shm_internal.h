@@ -283,6 +283,8 @@ typedef struct link {
     uint64_t *gone; /* and those it must still hear the end of */
     uint32_t n_gone;
     uint8_t note_owed;
+    int8_t slow_lines; /* above 0: writing what both processors hold is slow between them */
+    uint32_t fills;
     /* Coming in. */
     const segment_t *in;
     uint32_t in_ring;
