@@ -139,6 +139,7 @@ static rg_status_t shm_open_(const rg_tp_config_t *config, rg_tp_t **out, uint8_
     tp->cfg = *config;
     tp->cfg.config = NULL; /* belongs to the caller, and nothing in it concerns us */
     tp->cfg.remote_hint = NULL;
+    tp->cores = rg_os_cores();
     tp->epoll = tp->listener = -1;
     tp->conns_tail = &tp->conns;
     tp->next_timer = tp->resume_listen = NEVER;

@@ -323,8 +323,8 @@ struct rg_tp {
     conn_t *grave;
     link_t **links;
     uint32_t n_links;
-    link_t **up; /* those that are up, dense */
-    uint32_t n_up;
+    link_t **up;          /* those that are up, dense */
+    uint32_t n_up, cores; /* cores: that this process may use */
     uint32_t n_notes;
     uint64_t fence, note;
     uint8_t noted;

@@ -56,17 +56,18 @@ static void way_end(link_t *l, uint64_t bytes) {
 
 /* Much at once goes through the ring, whatever was measured for less: both processes then work on each byte while it is
  * in cache, where fetching has one of them do all of it from memory, and pin every page besides (16 MiB between two
- * members: 4 ms instead of 6). What is measured cannot tell, because it is quick only when both directions do it. */
+ * members: 4 ms instead of 6). What is measured cannot tell, because it is quick only when both directions do it.
+ * Where processes take turns on cores all of it does: fetching takes the turn of the one, and the other has none. */
 #define BULK (768u << 10)
 
-static int is_bulk(link_t *l, const recv_op_t *op, uint64_t len) {
+static int is_bulk(const rg_tp_t *tp, link_t *l, const recv_op_t *op, uint64_t len) {
     if (l->run_gen != op->r.tag.gen || l->run_op != op->r.tag.op) {
         l->run_gen = op->r.tag.gen;
         l->run_op = op->r.tag.op;
         l->run_bytes = 0;
     }
     l->run_bytes += len;
-    return l->run_bytes > BULK && !rg_shm_hooks.never_push;
+    return (tp->n_up >= tp->cores || l->run_bytes > BULK) && !rg_shm_hooks.never_push;
 }
 
 static void ask_push(link_t *l, recv_op_t *op) {
@@ -89,7 +90,7 @@ void rgm_pull_begin(rg_tp_t *tp, link_t *l, recv_op_t *op, const large_t *m) {
         l->n_pulls++;
         return;
     }
-    int bulk = is_bulk(l, op, m->total);
+    int bulk = is_bulk(tp, l, op, m->total);
     op->timed = !bulk;
     if (!bulk) way_begin(l, m->total);
     if (bulk || l->way.pushed) {
