@@ -215,8 +215,9 @@ typedef struct rg_config {
     rg_switch_t rdma_direct; /* RG_RDMA_DIRECT on: registered memory travels over RDMA without a copy; off: all is
                                 copied */
     rg_switch_t spread; /* RG_SPREAD on: a thread that waits in a call, and finds a member on its own processor, moves
-                           to another one that it may use, if there is one for each member here; its affinity is
-                           afterwards what it was. Off: places are the system's and the program's */
+                           to another one that it may use; where there are more members here than processors, if
+                           it is one too many on its own. Its affinity is afterwards what it was. Off: places are
+                           the system's and the program's */
 } rg_config_t;
 #define RG_CONFIG_INIT                                                                                                 \
     {                                                                                                                  \

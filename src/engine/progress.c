@@ -167,19 +167,13 @@ static int poll_transport(rg_group_t *g, uint64_t now) {
 /* Where there is a processor for each, the scheduler leaves two that wait for each other on one all the same: they hand
  * it to each other, and so it is never busy for two. The later of them moves, once that has lasted; less and less often
  * where it does not stay so. */
-static void move_over(rg_group_t *g, uint32_t with, int cpu) {
-    uint32_t taken[WATCHED_LINKS], n = 0;
+static void move_over(rg_group_t *g, uint32_t with, int cpu, const uint32_t *taken, uint32_t n) {
     uint64_t now = g->now_ns;
-    if (g->cfg.spread != RG_ON || g->driver == RG_DRIVER_THREAD || g->links[with].id > g->self_id) return;
+    if (g->cfg.spread != RG_ON || g->driver == RG_DRIVER_THREAD) return;
     if (!g->shared_looks++) g->shared_since_ns = now;
     if (g->shared_looks < SHARED_LOOKS || now - g->shared_since_ns < SHARED_NS) return;
     if (now - g->moved_ns > CALM_NS) g->move_wait_ns = MOVE_WAIT_NS;
     if (g->moves && now - g->moved_ns < g->move_wait_ns) return;
-    for (uint32_t i = 0; i < g->n_links && n < WATCHED_LINKS; i++) {
-        rg_tp_link_info_t info = { 0 };
-        if (g->links[i].up) g->tp_ops->link_info(g->tp, i, &info);
-        if (info.cpu) taken[n++] = info.cpu - 1;
-    }
     g->shared_looks = 0;
     g->moved_ns = now;
     if (g->move_wait_ns < MOVE_WAIT_MOST_NS) g->move_wait_ns *= 2;
@@ -190,24 +184,35 @@ static void move_over(rg_group_t *g, uint32_t with, int cpu) {
 }
 
 /* How long a driver polls before it gives its processor away. Somebody on the same processor needs it at once, or
- * nothing comes; with the others elsewhere there is nothing to be won, and on a busy host the turn comes back late. */
+ * nothing comes; with the others elsewhere there is nothing to be won, and on a busy host the turn comes back late.
+ * A processor's share is one member, or as many as there must be on each; who is one too many there, moves. */
 static void look_around(rg_group_t *g) {
-    int cpu = sched_getcpu(), elsewhere = 0;
-    g->polite_ns = g->host_procs > g->cores ? 0 : POLITE_NS;
-    if (!g->polite_ns || g->n_links > WATCHED_LINKS || !g->tp_ops->link_info || cpu < 0) return;
+    uint32_t at[WATCHED_LINKS], full[WATCHED_LINKS], n = 0, n_full = 0, here = 0, before = 0, with = 0;
+    int cpu = sched_getcpu(), crowded = g->host_procs > g->cores;
+    g->polite_ns = crowded ? 0 : POLITE_NS;
+    if (g->n_links > WATCHED_LINKS || !g->tp_ops->link_info || cpu < 0) return;
     for (uint32_t i = 0; i < g->n_links; i++) {
         rg_tp_link_info_t info = { 0 };
         if (!g->links[i].up) continue;
         g->tp_ops->link_info(g->tp, i, &info);
         if (!info.cpu) return;
-        elsewhere = 1;
+        at[n++] = info.cpu - 1;
         if (info.cpu != (uint32_t)cpu + 1) continue;
-        g->polite_ns = 0;
-        move_over(g, i, cpu);
-        return;
+        here++;
+        before += g->links[i].id < g->self_id;
+        with = i;
     }
-    g->shared_looks = 0;
-    if (elsewhere) g->polite_ns = ALONE_NS;
+    uint32_t share = crowded ? (n + g->cores) / g->cores : 1;
+    if (here) g->polite_ns = 0;
+    else if (n && !crowded) g->polite_ns = ALONE_NS;
+    if (here < share) g->shared_looks = 0;
+    if (before < share) return; /* nobody is too many, or others move */
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t same = 0;
+        for (uint32_t k = 0; k < n; k++) same += at[k] == at[i];
+        if (same >= share && at[i] != (uint32_t)cpu) full[n_full++] = at[i];
+    }
+    move_over(g, with, cpu, full, n_full);
 }
 
 /* One round. The control connection, timers and deadlines are looked at now and then, data every time. */

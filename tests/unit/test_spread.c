@@ -1,6 +1,6 @@
-/* test_spread.c: a thread that shares its processor with the member that it waits for moves to another one, and may use
- * afterwards what it could before. Relies on a processor for each; where there is one alone, the cases that need two
- * say so. */
+/* test_spread.c: a thread that shares its processor with the member that it waits for moves to another one, as does one
+ * that is one too many where there are more members than processors, and may use afterwards what it could before.
+ * Where there is one processor alone, the cases that need two say so. */
 #include "engine/group.h"
 #include "engine_rig.h"
 #include "os/os.h"
@@ -57,11 +57,12 @@ typedef struct place {
     int cpu; /* of member 0; atomic */
 } place_t;
 
-/* Member 1 is put beside member 0 again and again, until it has moved of its own accord. */
+/* The others are put beside member 0 again and again, until one has moved of its own accord. */
 static int is_put_beside(rig_member_t *m, void *arg) {
     place_t *p = arg;
     cpu_set_t all, is;
     uint64_t end = rig_now() + 20000000000ull;
+    uint32_t was = m->g->moves; /* while it joined */
     float x = 0;
     RIG_NEED(m, sched_getaffinity(0, sizeof all, &all) == 0, "affinity");
     for (uint32_t on = 1, i = 0; on; i++) {
@@ -70,12 +71,12 @@ static int is_put_beside(rig_member_t *m, void *arg) {
             only(__atomic_load_n(&p->cpu, __ATOMIC_RELAXED));
             sched_setaffinity(0, sizeof all, &all);
         }
-        uint32_t goes_on = !m->g->moves && rig_now() < end && (m->g->cfg.spread == RG_ON || i < 20000);
+        uint32_t goes_on = m->g->moves == was && rig_now() < end && (m->g->cfg.spread == RG_ON || i < 20000);
         RIG_OK(m, rg_all_reduce(m->g, &x, &x, 1, RG_F32, RG_SUM, NULL, NULL));
         if (i % 500 == 499) RIG_OK(m, rg_all_reduce(m->g, &goes_on, &on, 1, RG_U32, RG_MIN, NULL, NULL));
     }
     RIG_NEED(m, sched_getaffinity(0, sizeof is, &is) == 0 && CPU_EQUAL(&is, &all), "another affinity");
-    uint32_t moves = m->g->moves;
+    uint32_t moves = m->g->moves - was;
     RIG_OK(m, rg_all_reduce(m->g, &moves, &moves, 1, RG_U32, RG_SUM, NULL, NULL));
     RIG_NEED(m, m->g->cfg.spread == RG_ON ? moves >= 1 : moves == 0, "%u moved", moves);
     return 0;
@@ -90,4 +91,17 @@ Test(spread, two_on_one_processor__the_later_one_moves, .timeout = 100) {
     rig_run(2, "shm", &c, is_put_beside, &p);
     c.spread = RG_OFF;
     rig_run(2, "shm", &c, is_put_beside, &p);
+}
+
+Test(spread, more_members_than_processors__who_is_one_too_many_moves, .timeout = 100) {
+    cpu_set_t all;
+    place_t p = { 0 };
+    rg_config_t c = RG_CONFIG_INIT;
+    two_cpus(&all);
+    uint32_t n = 2 * (uint32_t)CPU_COUNT(&all);
+    if (n > RIG_MAX) cr_skip_test("there are too many processors for this");
+    p.cpu = first_of(&all, -1);
+    rig_run(n, "shm", &c, is_put_beside, &p);
+    c.spread = RG_OFF;
+    rig_run(n, "shm", &c, is_put_beside, &p);
 }
