@@ -70,6 +70,11 @@ const char *rg_os_in_the_way(const char *path);
 /* Raises the soft descriptor limit to at least `need` if the hard one allows. RESOURCE with text otherwise. */
 rg_status_t rg_os_need_fds(uint32_t need, rg_error_t *err);
 
+/* Bytes that this process could still take, by what the host and its control groups say now: file pages that would make
+ * room and swap are counted in. UINT64_MAX: nobody says. under: the same with /proc and /sys below another root. */
+uint64_t rg_os_memory_left(void);
+uint64_t rg_os_memory_left_under(const char *root);
+
 /* Between the two no write() of this thread raises SIGPIPE or SIGXFSZ, whatever the program does with them; it fails
  * with EPIPE or EFBIG. Allocates nothing and leaves errno alone. */
 typedef struct rg_os_hush {

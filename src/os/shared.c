@@ -57,24 +57,9 @@ int rg_shared_size(int fd, size_t len) {
     return ftruncate(fd, (off_t)len);
 }
 
-/* One line of /proc/meminfo, in bytes; 0 where it is not there. */
-static uint64_t line_of(const char *text, const char *name) {
-    const char *at = strstr(text, name);
-    return at ? strtoull(at + strlen(name), NULL, 10) * 1024 : 0;
-}
-
-/* More than the host has left: filling it would take the memory of all its processes before it failed. Nobody knows
- * the future, so this refuses only what cannot be. */
-static int beyond_memory(size_t len) {
-    char text[4096];
-    int fd = len > FILL_STEP ? rg_os_high(open("/proc/meminfo", O_RDONLY | O_CLOEXEC)) : -1;
-    if (fd < 0) return 0;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = 0;
-    uint64_t left = line_of(text, "\nMemAvailable:");
-    return left && len > left + line_of(text, "\nSwapFree:");
-}
+/* More than there is left for this process: filling it would take the memory of all processes that share the limit
+ * before it failed, if it lived to do so. */
+static int beyond_memory(size_t len) { return len > FILL_STEP && len > rg_os_memory_left(); }
 
 static int fill(int fd, size_t len) {
     size_t step = FILL_STEP;
@@ -119,7 +104,8 @@ static void map_large(uint8_t *base, size_t len) {
 
 static rg_status_t make(rg_region_t *r, int huge, rg_error_t *err) {
     if (beyond_memory(r->len))
-        return rg_fail(err, RG_ERR_NOMEM, ENOMEM, "%zu bytes of shared memory are more than this host has left",
+        return rg_fail(err, RG_ERR_NOMEM, ENOMEM,
+                       "%zu bytes of shared memory are more than this host, or this process's control group, has left",
                        r->len);
     r->fd = rg_os_high(memfd_create("regroup", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (r->fd < 0)

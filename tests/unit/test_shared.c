@@ -136,6 +136,27 @@ Test(shared, alloc__limit_of_file_sizes__a_status_that_names_it_and_no_signal) {
     cr_expect_eq(descriptors(), before);
 }
 
+/* A limit of the address space is met before anything is taken. Not with a sanitizer, whose own memory is beyond it. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+Test(shared, alloc__limit_of_the_address_space__a_status_and_nothing_left) {
+    void *p;
+    rg_error_t err;
+    struct rlimit was, low;
+    int before = descriptors();
+    cr_assert_eq(getrlimit(RLIMIT_AS, &was), 0);
+    low = (struct rlimit){ 1ull << 30, was.rlim_max };
+    cr_assert_eq(setrlimit(RLIMIT_AS, &low), 0);
+    for (int huge = 0; huge < 2; huge++) {
+        cr_expect_eq(rg_shared_alloc((size_t)1 << 30, huge, &p, &err), RG_ERR_NOMEM);
+        cr_expect(p == NULL && err.text[0], "%s", err.text);
+    }
+    cr_expect_eq(rg_shared_alloc(1 << 20, 0, &p, &err), RG_OK);
+    rg_shared_free(p);
+    cr_assert_eq(setrlimit(RLIMIT_AS, &was), 0);
+    cr_expect_eq(descriptors(), before);
+}
+#endif
+
 static void *come_and_go(void *arg) {
     int *wrong = arg;
     for (int i = 0; i < 200; i++) {
