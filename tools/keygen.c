@@ -57,13 +57,27 @@ static int keygen_path(char *out, size_t cap, const char *folder, const char *na
     return n > 0 && (size_t)n < cap;
 }
 
+/* All names are looked at before anything is made: a call that is refused leaves no folder and no authority behind. */
+static int keygen_names(const struct keygen *k) {
+    char path[1024];
+    rg_error_t err = { RG_OK, 0, "" };
+    for (uint32_t i = 0; i < k->n; i++) {
+        const char *name = k->members[i];
+        if (rg_tls_check_name(name, &err)) return tool_usage("keygen", "%s", err.text);
+        if (!strcmp(name, "ca")) return tool_usage("keygen", "a member cannot be called \"ca\"");
+        if (!keygen_path(path, sizeof path, k->folder, name, ".pem"))
+            return tool_usage("keygen", "\"%.80s\": too long", name);
+        for (uint32_t j = 0; j < i; j++)
+            if (!strcmp(name, k->members[j])) return tool_usage("keygen", "--member %s is there twice", name);
+    }
+    return TOOL_OK;
+}
+
 static int keygen_member(const struct keygen *k, const char *name, const char *ca, const char *ca_key) {
     char cert[1024], key[1024];
     rg_error_t err = { RG_OK, 0, "" };
-    if (!strcmp(name, "ca")) return tool_usage("keygen", "a member cannot be called \"ca\"");
-    if (!keygen_path(cert, sizeof cert, k->folder, name, ".pem") ||
-        !keygen_path(key, sizeof key, k->folder, name, ".key"))
-        return tool_usage("keygen", "\"%.80s\": too long", name);
+    keygen_path(cert, sizeof cert, k->folder, name, ".pem");
+    keygen_path(key, sizeof key, k->folder, name, ".key");
     if (rg_tls_make_member(ca, ca_key, cert, key, name, -300, (int64_t)k->days * 86400, k->force, &err))
         return tool_failed("keygen", "%s", err.text);
     printf("%s, %s: certificate and key of %s, %llu days\n", cert, key, name, (unsigned long long)k->days);
@@ -77,6 +91,8 @@ static int keygen_ca(const struct keygen *k) {
     if (!keygen_path(ca, sizeof ca, k->folder, "ca", ".pem") ||
         !keygen_path(ca_key, sizeof ca_key, k->folder, "ca", ".key"))
         return tool_usage("keygen", "\"%.80s\": too long", k->folder);
+    int rc = keygen_names(k);
+    if (rc) return rc;
     if (mkdir(k->folder, 0700) && errno != EEXIST) return tool_failed("keygen", "%s: %s", k->folder, strerror(errno));
     int there = stat(ca, &st) == 0;
     if (there && !k->n) return tool_failed("keygen", "%s is there already: --member NAME makes certificates by it", ca);
@@ -87,7 +103,7 @@ static int keygen_ca(const struct keygen *k) {
         printf("%s: the authority's key: no process needs it; whoever has it can let anybody in\n", ca_key);
     }
     for (uint32_t i = 0; i < k->n; i++) {
-        int rc = keygen_member(k, k->members[i], ca, ca_key);
+        rc = keygen_member(k, k->members[i], ca, ca_key);
         if (rc) return rc;
     }
     return TOOL_OK;

@@ -163,13 +163,12 @@ static rg_status_t openssl_failed(const char *what, rg_error_t *err) {
     return rg_fail(err, RG_ERR_SYSTEM, 0, "%s: %s", what, why ? why : "OpenSSL failed");
 }
 
-/* A name goes into file names of the command and into tables: a length that certificates allow, and nothing odd. */
-static rg_status_t check_name(const char *name, rg_error_t *err) {
+rg_status_t rg_tls_check_name(const char *name, rg_error_t *err) {
     size_t n = strlen(name);
     if (n >= 1 && n <= 64) {
         for (const char *p = name; *p; p++)
             if ((unsigned char)*p <= 0x20 || *p == 0x7f || *p == '/') n = 0;
-        if (n) return RG_OK;
+        if (n && rg_log_plain(name)) return RG_OK;
     }
     return rg_fail(err, RG_ERR_INVALID, 0, "name \"%.80s\": expected 1 to 64 characters without blanks and slashes",
                    name);
@@ -177,7 +176,7 @@ static rg_status_t check_name(const char *name, rg_error_t *err) {
 
 rg_status_t rg_tls_make_ca(const char *cert_file, const char *key_file, const char *name, uint32_t days, int force,
                            rg_error_t *err) {
-    rg_status_t st = check_name(name, err);
+    rg_status_t st = rg_tls_check_name(name, err);
     if (st != RG_OK) return st;
     EVP_PKEY *key = EVP_EC_gen("P-256");
     X509 *cert = key ? cert_new(key, name, NULL, NULL, -BEFORE_S, (int64_t)days * 86400) : NULL;
@@ -212,7 +211,7 @@ rg_status_t rg_tls_make_member(const char *ca_cert, const char *ca_key, const ch
                                const char *name, int64_t from, int64_t to, int force, rg_error_t *err) {
     X509 *issuer = NULL, *cert = NULL;
     EVP_PKEY *issuer_key = NULL, *key = NULL;
-    rg_status_t st = check_name(name, err);
+    rg_status_t st = rg_tls_check_name(name, err);
     if (st == RG_OK) st = read_ca(ca_cert, ca_key, &issuer, &issuer_key, err);
     if (st == RG_OK) {
         key = EVP_EC_gen("P-256");

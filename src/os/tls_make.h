@@ -8,6 +8,10 @@
 
 /* Every file is made with mode 0600. One that is there already is an error (SYSTEM, EEXIST), unless force is set. */
 
+/* A name goes into certificates, into file names of the command and into tables: 1 to 64 bytes of UTF-8 without blanks,
+ * slashes and what moves a cursor. INVALID otherwise. */
+rg_status_t rg_tls_check_name(const char *name, rg_error_t *err);
+
 /* A key of 32 random bytes for RG_TLS_PSK_FILE. */
 rg_status_t rg_tls_make_key(const char *file, int force, rg_error_t *err);
 
