@@ -3,6 +3,7 @@
  * not change anything, and must end in a bounded time. */
 #include "doctor.h"
 #include "config.h"
+#include "observe/log.h"
 #include "tool.h"
 
 #include <getopt.h>
@@ -38,6 +39,7 @@ void doctor_say(struct doctor *d, enum doctor_state state, const char *what, con
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    rg_log_tidy(text); /* it may have words of variables, files and peers, which may be no text */
     d->count[state]++;
     if (d->findings) {
         json_array_append_new(d->findings, json_pack("{s:s, s:s, s:s, s:s?}", "what", what, "state", state_word[state],

@@ -118,6 +118,29 @@ static void status_table(json_t *all) {
     if (!json_array_size(json_object_get(all, "groups"))) printf("no groups\n");
 }
 
+/* JSON that has been read and found sound, as it came but for what could move a cursor: in names that is written as
+ * \\uXXXX, between them it is a blank. Without the text's last newline or not: one is printed. */
+static void status_json(const char *text) {
+    int inside = 0;
+    for (size_t n; *text; text += n) {
+        n = rg_log_char(text);
+        if (n == 1 && *text == '"') inside = !inside;
+        if (n == 1 && *text == '\\' && text[1]) n = 2; /* what is escaped is ASCII, and no end of a name */
+        if (n) {
+            fwrite(text, 1, n, stdout);
+            continue;
+        }
+        const unsigned char *p = (const unsigned char *)text;
+        n = p[0] < 0x80 ? 1 : p[0] < 0xe0 ? 2 : 3; /* beyond these are none that are kept back */
+        unsigned c = n == 1   ? p[0]
+                     : n == 2 ? (p[0] & 0x1fu) << 6 | (p[1] & 0x3fu)
+                              : (p[0] & 0xfu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
+        if (inside) printf("\\u%04x", c);
+        else putchar(' ');
+    }
+    putchar('\n');
+}
+
 int tool_status(int argc, char **argv) {
     static const struct option options[] = { { "json", no_argument, NULL, 'j' },
                                              { "timeout", required_argument, NULL, 't' },
@@ -148,7 +171,7 @@ int tool_status(int argc, char **argv) {
     if (!all) {
         rg_log_tidy(jerr.text);
         rc = tool_failed("status", "what %s answered is not JSON: %s", address, jerr.text);
-    } else if (json) printf("%s\n", text);
+    } else if (json) status_json(text);
     else status_table(all);
     json_decref(all);
     rg_free(text);
