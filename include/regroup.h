@@ -278,7 +278,8 @@ typedef struct rg_request rg_request_t;
 
 /* Joins (or founds) a group and blocks until this process is a member of a view or join_timeout_ms has passed.
  * On success *out is owned by the caller. Running members are not stopped: a newcomer enters at their next
- * boundary. Errors: INVALID, COORDINATOR, REFUSED, TIMEOUT (the text lists who is missing), SYSTEM, RESOURCE. */
+ * boundary. Errors: INVALID, COORDINATOR (none answers), PROTOCOL (what answers at every address is no coordinator),
+ * REFUSED, TIMEOUT (the text lists who is missing), NOMEM, SYSTEM, RESOURCE. */
 rg_status_t rg_group_join(const rg_config_t *config, rg_group_t **out, rg_error_t *err);
 
 /* For callers who already have ranks. One process makes an id, hosts the coordinator in it for as long as it lives,

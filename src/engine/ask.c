@@ -67,6 +67,12 @@ void rg_ask_close(rg_ask_t *a) {
     a->fd = -1;
 }
 
+int rg_ask_is_ours(const uint8_t *bytes) {
+    rg_r_t r = { bytes, 8, 0, 0 };
+    uint16_t version;
+    return rg_r_header(&r, &version) != 0;
+}
+
 /* ---- The roll ---- */
 
 /* What answers may be a refusal, in the form in which a member would get it. */
@@ -146,4 +152,3 @@ rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char
     rg_config_free(strings);
     return status;
 }
-

@@ -1,6 +1,7 @@
 /* control.c: the connection from a member to its coordinator: length-prefixed frames over a non-blocking socket.
  * It relies on the group's lock, hands whole frames to the core undecoded, and turns connection events into core
  * events. It never blocks, and it never decides anything. */
+#include "engine/coordinator.h"
 #include "engine/group.h"
 #include "os/os.h"
 
@@ -30,7 +31,7 @@ static void control_hang_up(rg_control_t *c) {
     c->tls = NULL;
     if (c->fd >= 0) close(c->fd);
     c->fd = -1;
-    c->connecting = c->opening = c->renew = 0;
+    c->connecting = c->opening = c->renew = c->spoken = 0;
     c->in_len = c->out_len = c->out_off = 0;
 }
 
@@ -186,16 +187,39 @@ rg_status_t rg_control_send(rg_group_t *g, const uint8_t *bytes, size_t len) {
     return RG_OK;
 }
 
+/* What came is nothing that a coordinator says: another server has the port. Where all addresses are such, twice in a
+ * row, no patience makes coordinators of them. */
+static void control_strange(rg_group_t *g, const uint8_t *said, size_t n) {
+    rg_control_t *c = &g->control;
+    size_t shown = 0;
+    while (shown < n && shown < 40 && said[shown] >= 0x20 && said[shown] < 0x7f) shown++;
+    rg_group_set_errmsg(g, "what answers there is no regroup coordinator: it says %zu bytes that begin \"%.*s\"", n,
+                        (int)shown, (const char *)said);
+    if (++c->strange >= 2u * (uint32_t)g->n_coord_addr && g->phase == RG_PHASE_JOINING && !g->self_id) {
+        g->join_status = RG_ERR_PROTOCOL;
+        rg_wake(g);
+    }
+}
+
+/* Whether the first bytes over a connection, as far as they are here, are no coordinator's. */
+static int is_strange(const rg_control_t *c, int ended) {
+    if (c->spoken || c->in_len == 0) return 0;
+    return c->in_len < 12 ? ended : !rg_ask_is_ours(c->in + 4);
+}
+
 /* Hands over every whole frame. The core may close the connection on the way (RG_MACT_CONTROL, or the group is over).
  */
 static int control_frames(rg_group_t *g, uint64_t now) {
     rg_control_t *c = &g->control;
     size_t off = 0;
+    if (is_strange(c, 0)) return -1;
     while (c->fd >= 0 && c->renew != 2 && c->in_len - off >= 4) {
         const uint8_t *p = c->in + off;
         uint32_t len = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
         if (len > RG_CORE_MAX_MESSAGE) return -1;
         if (c->in_len - off < 4 + (size_t)len) break;
+        c->spoken = 1;
+        c->strange = 0;
         rg_member_event_t ev = { .type = RG_MEV_MESSAGE, .now_ns = now, .bytes = p + 4, .len = len };
         rg_core_event(g, &ev);
         off += 4 + (size_t)len;
@@ -252,6 +276,7 @@ static int control_connected(rg_group_t *g, uint64_t now) {
     else if (now >= c->connect_by_ns) err = ETIMEDOUT; /* the kernel itself would try for minutes, ever more rarely */
     else return 0;
     if (err) {
+        c->strange = 0; /* somebody may come to that place */
         rg_group_set_errmsg(g, "coordinator %s: %s", g->cfg.coordinator, strerror(err));
         control_hang_up(c);
         control_dial(g, now);
@@ -305,6 +330,7 @@ int rg_control_poll(rg_group_t *g, uint64_t now) {
     if (c->renew == 2) return 1;
     if (c->fd >= 0 && (dead || cut)) {
         control_frames(g, now);
+        if (is_strange(c, dead)) control_strange(g, c->in, c->in_len);
         if (c->fd >= 0 && c->renew != 2) control_lost(g, now);
         return 1;
     }

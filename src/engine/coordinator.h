@@ -36,6 +36,8 @@ typedef struct rg_ask {
     rg_tls_t *tls;
     uint64_t deadline;
 } rg_ask_t;
+/* Whether these 8 bytes, which follow the length of a frame, begin a message of this protocol, of whatever version. */
+int rg_ask_is_ours(const uint8_t *bytes);
 rg_status_t rg_ask_open(rg_ask_t *a, const struct sockaddr_storage *at, rg_tls_ctx_t *tls, rg_error_t *err);
 rg_status_t rg_ask_move(rg_ask_t *a, uint8_t *buf, size_t len, int out, rg_error_t *err);
 rg_status_t rg_ask_wait(const rg_ask_t *a, int fd, short events, rg_error_t *err); /* fd -1: for the deadline alone */

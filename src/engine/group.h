@@ -25,13 +25,15 @@
 #define RG_CONTROL_PLACES 16
 
 typedef struct rg_control {
-    int fd;          /* -1 when there is none */
-    int connecting;  /* it is not there yet: connect() has not ended, */
-    int opening;     /* or it has, and the TLS handshake has not */
-    rg_tls_t *tls;   /* NULL: without TLS */
-    uint32_t unfit;  /* TLS handshakes in a row that were refused, by either side */
-    int renew;       /* open, but 1: perhaps dead: take a new one unless something comes; 2: not wanted any more */
-    uint64_t target; /* whose office it is to: a member's, or 0: a coordinator's */
+    int fd;           /* -1 when there is none */
+    int connecting;   /* it is not there yet: connect() has not ended, */
+    int opening;      /* or it has, and the TLS handshake has not */
+    rg_tls_t *tls;    /* NULL: without TLS */
+    uint32_t unfit;   /* TLS handshakes in a row that were refused, by either side */
+    uint32_t strange; /* connections in a row over which came what no coordinator says */
+    int spoken;       /* a coordinator has spoken over this one */
+    int renew;        /* open, but 1: perhaps dead: take a new one unless something comes; 2: not wanted any more */
+    uint64_t target;  /* whose office it is to: a member's, or 0: a coordinator's */
     struct sockaddr_storage place[RG_CONTROL_PLACES]; /* of a member's office */
     uint32_t n_places, tried, at; /* tried: places in the present dial; at: index of the one in use */
     uint64_t retry_at_ns, backoff_ns, connect_by_ns, up_since_ns;
