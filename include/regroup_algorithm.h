@@ -102,7 +102,8 @@ typedef enum rg_step_kind {
     RG_STEP_RECV_REDUCE, /* dst = a op incoming */
     RG_STEP_REDUCE,      /* dst = a op b */
     RG_STEP_COPY,        /* dst = a; both raw, or TMP from raw (converted), or raw from TMP with FINAL */
-    RG_STEP_PREPARE      /* every rank's AUX is here: the engine makes IN ready. All steps that read IN come after it */
+    RG_STEP_PREPARE      /* every rank's AUX is here: the engine makes IN ready, and knows what final values are
+                            multiplied by. All steps that read IN, and all with FINAL, come after it */
 } rg_step_kind_t;
 
 #define RG_STEP_FINAL 1u    /* dst gets the final value: AVG divides here; a raw destination is rounded here */

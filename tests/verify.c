@@ -174,8 +174,8 @@ static void complain(const rg_algorithm_t *alg, const subject_t *x, const char *
             "%s_%s size %" PRIu32 " root %" PRIu32 " count %" PRIu64 " chunk %" PRIu64 " rule_l %" PRIu32
             " hub %" PRIu32 " rank_order %" PRIu32 " prepare %" PRIu32
             " lengths %d place %d topology %d measured %d: %s\n",
-            rg_kind_name(alg->kind), alg->name, x->d.size, x->d.root, x->d.count, x->d.chunk, x->d.rule_l,
-            x->d.hub, x->d.rank_order, x->d.prepare, x->lengths, x->place, x->topology, x->measured, what);
+            rg_kind_name(alg->kind), alg->name, x->d.size, x->d.root, x->d.count, x->d.chunk, x->d.rule_l, x->d.hub,
+            x->d.rank_order, x->d.prepare, x->lengths, x->place, x->topology, x->measured, what);
 }
 
 /* ---- Proofs ----------------------------------------------------------------------------------------------------- */
@@ -579,10 +579,18 @@ static int dep_was_needed(const rg_schedule_t *s, uint32_t late) {
 }
 
 /* The kinds of complaint, to see that each has been made. */
-static const char *const classes[] = {
-    "wrong result", "double count",         "read of garbage",     "deadlock",   "unmatched message", "out of bounds",
-    "race",         "partial value in OUT", "zero-copy overwrite", "early DONE", "malformed"
-};
+static const char *const classes[] = { "wrong result",
+                                       "double count",
+                                       "read of garbage",
+                                       "deadlock",
+                                       "unmatched message",
+                                       "out of bounds",
+                                       "race",
+                                       "partial value in OUT",
+                                       "zero-copy overwrite",
+                                       "early DONE",
+                                       "malformed",
+                                       "final before its weight" };
 #define CLASSES (sizeof classes / sizeof *classes)
 static uint32_t seen[CLASSES];
 static uint32_t planted[MUTANTS], caught[MUTANTS], redundant[MUTANTS];
@@ -734,11 +742,44 @@ static void same_twice(void) {
     }
 }
 
+/* Rank 0 has its share folded by rank 1 and takes what comes back for final: not ordered after PREPARE by itself. */
+static rg_status_t build_early_final(rg_schedule_t *s, const rg_coll_desc_t *d) {
+    rg_span_t in = rg_span(RG_BUF_IN, 0, d->count), out = rg_span(RG_BUF_OUT, 0, d->count);
+    rg_span_t tmp = rg_span(RG_BUF_TMP, 0, d->count), mine = rg_span(RG_BUF_TMP, d->count, d->count);
+    if (d->rank == 0) {
+        rg_sched_send(s, 1, in, NULL, 0);
+        uint32_t got = rg_sched_recv(s, 1, tmp, RG_STEP_WIRE_ACC, NULL, 0);
+        rg_sched_copy(s, out, tmp, RG_STEP_FINAL, &got, 1);
+    } else {
+        uint32_t got = rg_sched_recv_reduce(s, 0, mine, in, RG_STEP_SWAP, NULL, 0);
+        rg_sched_send(s, 0, mine, &got, 1);
+        rg_sched_copy(s, out, mine, RG_STEP_FINAL, &got, 1);
+    }
+    return RG_OK;
+}
+
+static void early_final(void) {
+    static const rg_algorithm_t alg = { .name = "early_final", .kind = RG_KIND_ALL_REDUCE, .build = build_early_final };
+    subject_t x = small(&alg, 2, 5, 5);
+    set_t m;
+    char text[512] = "";
+    x.d.rule_l = 0;
+    x.d.prepare = 1;
+    if (!set_build(&m, &alg, &x)) complain(&alg, &x, "cannot be built");
+    else {
+        if (!objects(&m)) complain(&alg, &x, "planted fault not found: final before its weight");
+        rg_sched_verify(m.s, m.n, text, sizeof text);
+        if (strstr(text, "final before its weight") == NULL) complain(&alg, &x, text);
+        set_free(&m);
+    }
+}
+
 static void plant_all(void) {
     for (const rg_algorithm_t *const *a = rg_algorithms; *a != NULL; a++)
         for (uint32_t n = 2; n < 6; n++) mutate_all(*a, n);
     wrong_zero_copy();
     both_wait();
+    early_final();
     same_twice();
     other_lengths();
     for (int what = 0; what < MUTANTS; what++) {

@@ -289,11 +289,28 @@ static int answer(rg_proof_t *p, work_t *q) {
     return ok;
 }
 
+/* ---- Weights ----------------------------------------------------------------------------------------------------- */
+
+/* What a final value is multiplied by is known from PREPARE on, to this rank: that others have come so far, of which a
+ * message tells, is no order within this rank. (In place it is a race, too, as PREPARE writes what OUT is part of; this
+ * rule does not depend on where the buffers are.) */
+static int check_weights(rg_proof_t *p, uint32_t r, const rg_before_t *b) {
+    const rg_schedule_t *s = p->s[r];
+    uint32_t gate = NOBODY;
+    for (uint32_t i = 0; s->desc.prepare && i < s->n_steps; i++) {
+        if (s->steps[i].kind == RG_STEP_PREPARE) gate = i;
+        if ((s->steps[i].flags & RG_STEP_FINAL) && (gate == NOBODY || !comes_before(b, gate, i)))
+            return rg_proof_fail(p, p->base[r] + i, "final before its weight: nothing orders it after PREPARE");
+    }
+    return 1;
+}
+
 /* ---- All ranks ----------------------------------------------------------------------------------------------------
  */
 
 static int check_rank(rg_proof_t *p, uint32_t r, work_t *w, rg_proof_visit_fn visit, void *user) {
     find_before(p->s[r], &w->before);
+    if (!check_weights(p, r, &w->before)) return 0;
     /* In place everything is found that is found otherwise, and more; but for a copy from IN to OUT in one place, which
      * is something only out of place. */
     int ok = 1, idle = 0;
