@@ -63,8 +63,9 @@ uint64_t rg_topk_bytes(const rg_topk_t *t, uint64_t n);
 /* How many values n elements give; 0 when t is wrong. */
 uint64_t rg_topk_values(const rg_topk_t *t, uint64_t n);
 
-/* x[0..n) to bytes[0..rg_topk_bytes()). INVALID: t is wrong, or an x is not finite (bytes then hold anything). Any
- * thread; no memory is taken. */
+/* x[0..n) to bytes[0..rg_topk_bytes()). INVALID: t is wrong, or an x is not finite, or, with RG_TOPK_DCT, a coefficient
+ * or what the bytes would stand for is not, because of numbers near the end of f32 (bytes then hold anything): so what
+ * an encoder makes always decodes to finite numbers. Any thread; no memory is taken. */
 rg_status_t rg_topk_encode(const rg_topk_t *t, const float *x, uint64_t n, void *bytes);
 
 /* What the bytes stand for, zero elsewhere, to out[0..n), or added to what is there. Bytes that no encoder makes give
@@ -96,8 +97,9 @@ rg_status_t rg_topk_reducer_create(rg_group_t *group, const rg_topk_t *t, const 
 void rg_topk_reducer_destroy(rg_topk_reducer_t *z);
 
 /* op: SUM or one of the averages. Of opts, tag, timeout_ms, on_fault and result count; anything else is NOTSUP. An
- * input that is not finite is INVALID everywhere, naming the rank; a difference in count, op or t is MISMATCH
- * everywhere. */
+ * input that cannot be encoded because it is not finite (rg_topk_encode), naming the rank, and a sum that is not
+ * finite, are INVALID everywhere, with nothing written; AVG adds up before it divides. A difference in count, op or t
+ * is MISMATCH everywhere. */
 rg_status_t rg_topk_all_reduce(rg_topk_reducer_t *z, const float *in, float *out, uint64_t count, rg_sparse_op_t op,
                                const rg_opts_t *opts);
 

@@ -6,6 +6,7 @@
 
 #include "kernels/kernels.h"
 
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -252,6 +253,23 @@ static __attribute__((noinline)) int encode_chunk(const rg_topk_t *t, const floa
     return encode_values(t, v, k, w + index_bytes(k));
 }
 
+static void gather_chunk(const rg_topk_t *t, const uint8_t *w, uint32_t m, float *sum, uint16_t *counts);
+
+/* Whether coefficients become finite numbers again: a part of them may reach beyond what all of them make, and values
+ * are rounded. No element, nor what the transform makes on the way, is more than a quarter of the sum of magnitudes; so
+ * the transform is made only where that is near the end of f32. Not inlined, for the stack. */
+static __attribute__((noinline)) int comes_back(const rg_topk_t *t, const uint8_t *w, uint32_t m) {
+    float one[CHUNK] = { 0 };
+    double sum = 0;
+    gather_chunk(t, w, m, one, NULL);
+    for (uint32_t i = 0; i < CHUNK; i++) sum += fabs((double)one[i]);
+    if (sum / 4 <= (double)FLT_MAX) return 1;
+    rg_topk_dct_inverse(one, 1, one);
+    for (uint32_t i = 0; i < m; i++)
+        if (!isfinite(one[i])) return 0;
+    return 1;
+}
+
 rg_status_t rg_topk_encode(const rg_topk_t *t, const float *x, uint64_t n, void *bytes) {
     float full[CHUNK];
     uint8_t *w = bytes;
@@ -267,6 +285,7 @@ rg_status_t rg_topk_encode(const rg_topk_t *t, const float *x, uint64_t n, void 
             many = CHUNK;
         }
         if (!encode_chunk(t, from, many, k, full, w)) return RG_ERR_INVALID;
+        if ((t->flags & RG_TOPK_DCT) && !comes_back(t, w, m)) return RG_ERR_INVALID;
         w += chunk_bytes(t, m);
     }
     return RG_OK;

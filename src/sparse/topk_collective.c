@@ -149,8 +149,9 @@ static rg_status_t judge(job_t *j, const head_t *mine) {
     return st;
 }
 
-/* The sums of what all have said, in the order of ranks. */
-static void add_up(job_t *j) {
+/* The sums of what all have said, in the order of ranks. All make the same ones, so all see alike where one is not
+ * finite; nothing is written then. */
+static rg_status_t add_up(job_t *j) {
     rg_topk_reducer_t *z = j->z;
     float *sum = (float *)z->sum.p;
     uint16_t *counts = j->op == RG_SPARSE_AVG_OWNERS ? (uint16_t *)z->counts.p : NULL;
@@ -164,7 +165,12 @@ static void add_up(job_t *j) {
     for (uint64_t i = 0; counts != NULL && i < all; i++)
         if (counts[i] > 1) sum[i] /= (float)counts[i];
     if (z->t.flags & RG_TOPK_DCT) rg_topk_dct_inverse(sum, all / RG_TOPK_CHUNK, sum);
+    for (uint64_t i = 0; i < j->count; i++)
+        if (!isfinite(sum[i]))
+            return rg_frame_refuse(&j->f, RG_ERR_INVALID, "%s: the sum of element %llu is not finite", j->f.name,
+                                   (unsigned long long)i);
     if (j->count != 0) memcpy(j->out, sum, (size_t)j->count * sizeof *sum);
+    return RG_OK;
 }
 
 static rg_status_t attempt(job_t *j) {
@@ -177,7 +183,7 @@ static rg_status_t attempt(job_t *j) {
     st = rg_frame_ended(&j->f, rg_all_gather(z->g, z->out.p, z->in.p, sizeof h + j->bytes, RG_U8, rg_frame_opts(&j->f),
                                              rg_frame_req(&j->f)));
     if (st == RG_OK) st = judge(j, &h);
-    if (st == RG_OK) add_up(j);
+    if (st == RG_OK) st = add_up(j);
     return st;
 }
 

@@ -6,6 +6,7 @@
 #include "regroup_sparse.h"
 
 #include <criterion/criterion.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,35 @@ Test(topk, dct__random_chunks__as_defined_and_back, .timeout = 100) {
             cr_assert_lt(fabs(sum - (double)y[CHUNK + u * 64 + v]), 2e-6, "coefficient %u, %u: %g for %g", u, v,
                          (double)y[CHUNK + u * 64 + v], sum);
         }
+}
+
+/* Numbers near the end of f32: single ones, whose coefficients are small, and rows of them. An encoder refuses them or
+ * makes bytes that decode to finite ones. */
+Test(topk, dct__numbers_near_the_end_of_f32__refused_or_finite_again, .timeout = 100) {
+    static float x[2 * CHUNK], y[2 * CHUNK];
+    static uint8_t w[1 << 17];
+    uint32_t refused = 0, taken = 0, near = 0;
+    for (uint32_t n = 0; n < 600; n++) {
+        uint32_t form = n % (RG_WIRE_COUNT + 1), len = 64 + n * 7919 % (2 * CHUNK - 64);
+        rg_topk_t t = RG_TOPK_INIT;
+        t.flags = RG_TOPK_DCT;
+        t.k = n / 3 % 2 ? CHUNK : 1 + n % 100;
+        t.values = form == 0 ? RG_TOPK_F32 : form == RG_WIRE_COUNT ? RG_TOPK_2BIT : form;
+        for (uint32_t i = 0; i < len; i++) x[i] = n % 3 == 0 ? value(7, n, i) * 0x1p122f : 0;
+        if (n % 3 == 1) x[n * 37 % len] = n % 2 ? FLT_MAX : -FLT_MAX;
+        for (uint32_t i = 0; n % 3 == 2 && i < 64; i++) x[i] = i % 2 ? FLT_MAX : -FLT_MAX;
+        if (rg_topk_encode(&t, x, len, w) != RG_OK) {
+            refused++;
+            continue;
+        }
+        taken++;
+        cr_assert_eq(rg_topk_decode(&t, w, len, y), RG_OK);
+        for (uint32_t i = 0; i < len; i++) {
+            cr_assert(isfinite(y[i]), "case %u: element %u of %u is %g", n, i, len, (double)y[i]);
+            near += fabsf(y[i]) > FLT_MAX / 2;
+        }
+    }
+    cr_assert(refused > 20 && taken > 20 && near > 20, "%u refused, %u taken, %u near the end", refused, taken, near);
 }
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
@@ -277,6 +307,12 @@ static int wrong(rig_member_t *m, void *arg) {
     in[7] = 1;
     for (int i = 0; i < 256; i++) RIG_NEED(m, out[i] == -1.0f, "output written");
     RIG_NEED(m, rg_topk_all_reduce(z, in, out, 256, RG_SPARSE_MAX, NULL) == RG_ERR_NOTSUP, "max");
+    in[7] = FLT_MAX; /* one is fine, all together are not */
+    RIG_NEED(m, rg_topk_all_reduce(z, in, out, 256, RG_SPARSE_AVG_WORLD, NULL) == RG_ERR_INVALID, "sum: %s",
+             rig_errmsg(m));
+    RIG_NEED(m, strstr(rig_errmsg(m), "element 7"), "%s", rig_errmsg(m));
+    in[7] = 1;
+    for (int i = 0; i < 256; i++) RIG_NEED(m, out[i] == -1.0f, "output written");
     RIG_NEED(m, rg_topk_all_reduce(z, NULL, out, 256, RG_SPARSE_SUM, NULL) == RG_ERR_INVALID, "NULL");
     RIG_NEED(m, rg_topk_all_reduce(NULL, in, out, 256, RG_SPARSE_SUM, NULL) == RG_ERR_INVALID, "no reducer");
     o.scale = 2;
