@@ -65,30 +65,32 @@ typedef enum rg_diloco_merge {
     RG_DILOCO_RDA = 1 /* the average of directions, as long as the average length; AVG where directions cancel */
 } rg_diloco_merge_t;
 
-/* Filled by rg_diloco_profile(); then every field means what it says, 0 too. */
+/* Filled by rg_diloco_profile(); then every field means what it says, 0 too. What is beyond a limit is INVALID, and the
+ * text names the field. */
 typedef struct rg_diloco_config {
     size_t struct_size;
     rg_diloco_variant_t variant;
-    uint32_t every;     /* H: steps from one share of a fragment to the next */
-    uint32_t fragments; /* into which the tensors are packed; at most `every`. EAGER, DELAYED, CO2: 1 */
+    uint32_t every;     /* H: steps from one share of a fragment to the next, 1 or more */
+    uint32_t fragments; /* into which the tensors are packed; at most `every`, and 4096. EAGER, DELAYED, CO2: 1 */
     uint32_t overlap;   /* steps from sending a fragment to merging it, fewer than every / fragments; 0: it is waited
                            for. Not for EAGER, DELAYED and CO2, where it is a whole round */
     uint32_t momentum_every; /* momentum is updated once in so many rounds of a fragment, with their average; 1 */
-    float lr, momentum;
-    float blend;    /* of a member's own parameters that stays when a fragment is merged: 0 to 1 */
-    float clip;     /* CO2: momentum is cut off beyond +-clip; 0: not */
+    float lr, momentum;      /* lr: above 0, at most 10^6; momentum: 0 to below 1 */
+    float blend;             /* of a member's own parameters that stays when a fragment is merged: 0 to 1 */
+    float clip;              /* CO2: momentum is cut off beyond +-clip, at most 10^30; 0: not */
     float feedback; /* of what quantising left unsaid that is added to the next share: 0 (nothing is kept) to 1 */
     rg_diloco_weight_t weight;
     rg_diloco_merge_t merge;
-    rg_wire_t wire;  /* what travels; 0: f32 */
-    uint32_t topk;   /* only so many of 4096 elements travel, in two bits each, whatever `wire` says; 0: all */
-    uint32_t flags;  /* 0 */
-    uint32_t quorum; /* a round is over when so many members have given their share and the others have had grace_ms
-                        (regroup_quorum.h); 0: all are waited for. With f32 only (wire 0, topk 0), and not for
-                        EAGER, DELAYED and CO2. docs/diloco.md */
-    uint32_t grace_ms;
+    rg_wire_t wire; /* what travels; 0: f32 */
+    uint32_t
+        topk; /* only so many of 4096 elements travel, in two bits each, whatever `wire` says; at most 4096; 0: all */
+    uint32_t flags;      /* 0 */
+    uint32_t quorum;     /* a round is over when so many members have given their share and the others have had grace_ms
+                            (regroup_quorum.h); 0: all are waited for. With f32 only (wire 0, topk 0), and not for
+                            EAGER, DELAYED and CO2. docs/diloco.md */
+    uint32_t grace_ms;   /* at most 3600000 */
     uint32_t tag;        /* of the layer's operations */
-    uint32_t timeout_ms; /* of a round; 0: the group's op_timeout_ms */
+    uint32_t timeout_ms; /* of a round, at most 2147483647; 0: the group's op_timeout_ms */
     rg_switch_t serve;   /* newcomers may fetch the anchor from this member before they enter (rg_diloco_join); on.
                             RG_OFF where the program serves a state of its own */
 } rg_diloco_config_t;
@@ -153,11 +155,11 @@ typedef struct rg_diloco_result {
         sizeof(rg_diloco_result_t), RG_OK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }                                \
     }
 
-/* After each step of the program's optimiser; tokens is what it learned from. Sends and merges what is due: parameters
- * are changed here, and by flush, reset, load, start and stop alone. result may be NULL. A round that fails gives the
- * same error on all members, and changes nothing; the next is made when its time comes. Errors: those of operations;
- * INVALID (somebody's parameters are not finite: that member can rg_diloco_reset(); or the outer step would not be; by
- * quorum: so many members have nothing to say that there are fewer than the quorum),
+/* After each step of the program's optimiser; tokens is what it learned from (sums stop at 2^64 - 1). Sends and merges
+ * what is due: parameters are changed here, and by flush, reset, load, start and stop alone. result may be NULL. A
+ * round that fails gives the same error on all members, and changes nothing; the next is made when its time comes.
+ * Errors: those of operations; INVALID (somebody's parameters are not finite: that member can rg_diloco_reset(); or the
+ * outer step would not be; by quorum: so many members have nothing to say that there are fewer than the quorum),
  * MISMATCH (anchors, configurations or schedules differ: rg_diloco_start() on all members repairs anchors). With
  * EAGER, DELAYED and CO2 what is said has left the parameters for the anchor's by then; where such a round fails it is
  * kept and said again in the next one. */
@@ -194,9 +196,11 @@ rg_status_t rg_diloco_info(rg_diloco_t *d, rg_diloco_stats_t *stats);
 
 /* Everything in one file: anchor, outer optimiser, schedule, and what is this member's own: parameters, error feedback,
  * counts. What is in flight is saved as not yet sent. load: before rg_diloco_start(), with the same tensors and
- * configuration of fragments; a file that does not fit or is damaged is refused before anything is changed. Of members
- * that load files of different age, and of newcomers, rg_diloco_start() makes one. Errors: those of rg_state_save() and
- * rg_state_load(). */
+ * configuration of fragments; a file that does not fit, is damaged, or has numbers that are not finite where a round
+ * leaves none (INVALID; parameters may be anything) is refused before anything is changed. A file that could be read
+ * once and then no more leaves parameters mixed: until another load succeeds, start, join and save are INVALID. Of
+ * members that load files of different age, and of newcomers, rg_diloco_start() makes one. Errors: those of
+ * rg_state_save() and rg_state_load(). */
 rg_status_t rg_diloco_save(rg_diloco_t *d, const char *path, rg_error_t *err);
 rg_status_t rg_diloco_load(rg_diloco_t *d, const char *path, rg_error_t *err);
 

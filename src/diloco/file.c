@@ -4,7 +4,9 @@
 #include "diloco/internal.h"
 
 #include "observe/log.h"
+#include "state/load.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +63,7 @@ static void close_list(rg_state_t *s, extra_t *x) {
 }
 
 rg_status_t rg_diloco_save(rg_diloco_t *d, const char *path, rg_error_t *err) {
-    rg_status_t st = rg_dl_not_mine(d, "rg_diloco_save", err);
+    rg_status_t st = rg_dl_whole(d, "rg_diloco_save", err);
     if (st == RG_OK) st = rg_dl_prepare(d, err);
     if (st != RG_OK) return st;
     rg_state_t *s;
@@ -84,8 +86,43 @@ rg_status_t rg_diloco_save(rg_diloco_t *d, const char *path, rg_error_t *err) {
     return st;
 }
 
+/* ---- Loading ---------------------------------------------------------------------------------------------------- */
+
+/* What a round writes is known to be finite before it is written, so a file has no other numbers unless something is
+ * wrong with it; and one taken from it would keep all members from making rounds, for reasons that none of them could
+ * tell. Parameters are the program's, and may be anything. Tensors come in the order of list(). */
+static const char *look(void *arg, uint32_t tensor, uint64_t at, const void *bytes, uint32_t n) {
+    const rg_diloco_t *d = arg;
+    uint32_t kinds = 2 + (d->acc != NULL) + (d->off ? 3 : 0) + (d->kept != NULL) + (d->carry != NULL);
+    if (tensor == 1 || tensor >= 2 + (uint64_t)d->n * kinds) return NULL;
+    if (tensor > 1) {
+        const float *v = bytes;
+        for (uint32_t i = 0; i < n / sizeof *v; i++)
+            if (!isfinite(v[i])) return "has a number that is not finite";
+        return NULL;
+    }
+    const uint64_t *words = bytes;
+    for (uint32_t i = 0; i < n / sizeof *words; i++) {
+        uint64_t place = at / sizeof *words + i;
+        double length;
+        if (place == 0) continue; /* the step may be any */
+        memcpy(&length, &words[i], sizeof length);
+        switch ((place - 1) * sizeof *words % sizeof(rg_dl_meta_t)) {
+        case offsetof(rg_dl_meta_t, arrivals):
+            if (words[i] >= d->c.momentum_every) return "has more arrivals than momentum_every";
+            break;
+        case offsetof(rg_dl_meta_t, way):
+        case offsetof(rg_dl_meta_t, usual):
+            if (!(length >= 0) || isinf(length)) return "has a length that is none";
+            break;
+        default: break;
+        }
+    }
+    return NULL;
+}
+
 rg_status_t rg_diloco_load(rg_diloco_t *d, const char *path, rg_error_t *err) {
-    rg_status_t st = rg_dl_not_mine(d, "rg_diloco_load", err);
+    rg_status_t st = rg_dl_not_forked(d, "rg_diloco_load", err);
     if (st != RG_OK) return st;
     if (d->g)
         return rg_fail(err, RG_ERR_INVALID, 0,
@@ -95,8 +132,10 @@ rg_status_t rg_diloco_load(rg_diloco_t *d, const char *path, rg_error_t *err) {
     rg_state_t *s;
     extra_t x;
     st = open_list(d, &s, &x, err);
-    if (st == RG_OK) st = rg_state_load(s, path, err);
+    if (st == RG_OK) st = rg_state_set_revision(s, 1);
+    if (st == RG_OK) st = rg_state_load_looking(s, path, look, d, err);
     if (st == RG_OK) {
+        d->torn = 0;
         for (uint32_t p = 0; p < d->n; p++) {
             d->fragment[p].tokens = x.counts[2 * p];
             d->fragment[p].steps = x.counts[2 * p + 1];
@@ -105,6 +144,9 @@ rg_status_t rg_diloco_load(rg_diloco_t *d, const char *path, rg_error_t *err) {
         d->step = d->shared[0];
         rg_state_touch(d->state, NULL, 0, 0);
         rg_state_set_revision(d->state, rg_state_revision(s));
+    } else if (s && rg_state_revision(s) == 0) { /* it could be read once, and then no more */
+        d->torn = 1;
+        rg_fail(err, st, 0, "%s; what is here is mixed now: load a whole file", err ? err->text : "");
     }
     close_list(s, &x);
     return st;

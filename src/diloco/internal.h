@@ -97,6 +97,7 @@ struct rg_diloco {
     rg_group_t *g;
     uint32_t world, rank;
     int serving;
+    int torn;      /* a load ended half-way: neither what was here nor what is in the file */
     int fetched;   /* what the state holds came from others, and the parameters did not */
     uint64_t step; /* place in the schedule */
     rg_quorum_t *q;
@@ -139,6 +140,9 @@ rg_status_t rg_dl_not_mine(const rg_diloco_t *d, const char *call, rg_error_t *e
 
 /* The same; CLOSED in a child of fork(), which has not the thread of what is in flight. */
 rg_status_t rg_dl_not_forked(const rg_diloco_t *d, const char *call, rg_error_t *err);
+
+/* The same; INVALID where a load has left half of a file here. */
+rg_status_t rg_dl_whole(const rg_diloco_t *d, const char *call, rg_error_t *err);
 
 /* flight.c: begins d->round, in this thread or in the layer's own; waits for its end. */
 rg_status_t rg_dl_thread(rg_diloco_t *d, rg_error_t *err);

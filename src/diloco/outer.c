@@ -85,7 +85,8 @@ int rg_outer_step(const rg_outer_t *o, const rg_outer_place_t *at, const float *
             at->theta_out[i] = at->theta[i] - lr * (d[i] / k + mu * buf);
         }
     }
-    return all_finite(at->theta_out, n) && all_finite(at->buf_out, n);
+    int keeps = !o->heavy && o->momentum_every > 1; /* arrivals, which are part of the next momentum */
+    return all_finite(at->theta_out, n) && all_finite(at->buf_out, n) && (!keeps || all_finite(at->acc_out, n));
 }
 
 void rg_outer_eager(const float *d, double m, const float *said, uint64_t n, float *say, float *x) {

@@ -103,7 +103,7 @@ static rg_status_t attempt(rg_dl_round_t *r, int merge, double length, uint64_t 
     if (judge(r, sum) != RG_OK) return r->st;
     r->contributors = (uint32_t)sum[HEAD_TAKING_PART];
     r->all_weight = sum[HEAD_WEIGHT];
-    r->all_tokens = (uint64_t)sum[HEAD_TOKENS];
+    r->all_tokens = sum[HEAD_TOKENS] < 0x1p64 ? (uint64_t)sum[HEAD_TOKENS] : UINT64_MAX;
     if (!(sum[HEAD_WEIGHT] > 0)) { /* nobody has made a step */
         r->contributors = 0;
         return RG_OK;

@@ -24,6 +24,13 @@ rg_status_t rg_dl_not_forked(const rg_diloco_t *d, const char *call, rg_error_t 
                    "%s: this process was forked from the member, which alone may use the handle; make one here", call);
 }
 
+rg_status_t rg_dl_whole(const rg_diloco_t *d, const char *call, rg_error_t *err) {
+    rg_status_t st = rg_dl_not_forked(d, call, err);
+    if (st != RG_OK || !d->torn) return st;
+    return rg_fail(err, RG_ERR_INVALID, 0,
+                   "%s: rg_diloco_load() could read only a part of its file the second time; load a whole file", call);
+}
+
 rg_status_t rg_diloco_create(const rg_diloco_config_t *config, rg_diloco_t **out, rg_error_t *err) {
     if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_create: out is NULL; pass the address of a pointer");
     rg_diloco_config_t c;
@@ -75,7 +82,7 @@ rg_status_t rg_diloco_add(rg_diloco_t *d, const char *name, float *data, uint64_
     if (d->prepared)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_add: %s: all tensors are added before starting or loading",
                        name);
-    if ((count && !data) || flags & ~RG_DILOCO_ALONE || count > UINT64_MAX >> 12)
+    if ((count && !data) || flags & ~RG_DILOCO_ALONE || count > (UINT64_MAX >> 12) - d->elements)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_add: %s: %s", name,
                        count && !data             ? "data is NULL"
                        : flags & ~RG_DILOCO_ALONE ? "unknown flags; RG_DILOCO_ALONE or 0"

@@ -132,7 +132,7 @@ void rg_diloco_stop(rg_diloco_t *d) {
 }
 
 rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) {
-    rg_status_t st = rg_dl_not_forked(d, "rg_diloco_start", err);
+    rg_status_t st = rg_dl_whole(d, "rg_diloco_start", err);
     if (st != RG_OK) return st;
     if (!group) return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_start: group is NULL");
     st = rg_dl_prepare(d, err);
@@ -181,7 +181,7 @@ rg_status_t rg_diloco_start(rg_diloco_t *d, rg_group_t *group, rg_error_t *err) 
 }
 
 rg_status_t rg_diloco_join(rg_diloco_t *d, const rg_config_t *config, rg_group_t **out, rg_error_t *err) {
-    rg_status_t st = rg_dl_not_forked(d, "rg_diloco_join", err);
+    rg_status_t st = rg_dl_whole(d, "rg_diloco_join", err);
     if (st != RG_OK) return st;
     if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_join: out is NULL; pass the address of a pointer");
     st = rg_dl_prepare(d, err);

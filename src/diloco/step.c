@@ -10,6 +10,7 @@
 #include "os/os.h"
 #include "quorum/known.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -296,6 +297,7 @@ static int late_share(rg_diloco_t *d, rg_diloco_result_t *res, int enter) {
     d->d = d->d2;
     d->d2 = t;
     for (uint64_t i = 0; finite && i < d->elements; i++) d->d[i] += d->carry[i];
+    for (uint64_t i = 0; finite && i < d->elements; i++) finite = isfinite(d->d[i]) != 0; /* both were, each alone */
     return finite;
 }
 
@@ -367,7 +369,8 @@ rg_status_t rg_diloco_step(rg_diloco_t *d, uint64_t tokens, rg_diloco_result_t *
     RG_ASSUME(d->n); /* what was started has a fragment */
     d->step++;
     for (uint32_t p = 0; p < d->n; p++) {
-        d->fragment[p].tokens += tokens;
+        uint64_t room = UINT64_MAX - d->fragment[p].tokens;
+        d->fragment[p].tokens += tokens < room ? tokens : room;
         d->fragment[p].steps++;
     }
     int merged = 0;

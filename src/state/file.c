@@ -2,6 +2,7 @@
  * types and counts, the hashes of all pieces, each with a hash of its own; then the pieces, one after the other. Saving
  * writes a file beside the one that is named and renames it when it is on disk. Loading reads everything once to check
  * it and once more to take it, so that nothing is changed by a bad file. It must not know of groups. */
+#include "state/load.h"
 #include "state/serve.h"
 
 #include "core/wire.h"
@@ -19,8 +20,8 @@
 #define FILE_MAGIC "RGSTATE\n"
 #define FILE_VERSION 1u
 #define HEADER 128u
-#define DESC_FIXED 14u        /* of a tensor: type, count, length of the name */
-#define DESC_MAX (1ull << 36) /* a limit for what a damaged header may make us believe */
+#define DESC_FIXED 14u       /* of a tensor: type, count, length of the name */
+#define DESC_MORE (1u << 20) /* descriptions longer than our own by more than this are not read: holes cost no disk */
 
 typedef struct header {
     uint32_t version, n_tensors, n_pieces;
@@ -66,15 +67,20 @@ static rg_status_t header_get(header_t *h, const uint8_t *from, const char *path
     rg_r_bytes(&r, h->desc.b, 16);
     rg_r_bytes(&r, h->hashes.b, 16);
     rg_hash_t own = rg_hash_of(from, HEADER - 16);
-    if (memcmp(own.b, from + HEADER - 16, 16) != 0 || piece != RG_PIECE_BYTES || h->desc_bytes > DESC_MAX)
+    if (memcmp(own.b, from + HEADER - 16, 16) != 0 || piece != RG_PIECE_BYTES)
         return rg_fail(err, RG_ERR_SYSTEM, 0, "rg_state_load: %s is damaged in its header; use another copy", path);
     return RG_OK;
 }
 
+static size_t describe_bytes(const rg_state_t *s) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++) n += DESC_FIXED + strlen(s->tensors[i].name);
+    return n;
+}
+
 /* The descriptions of all tensors; NULL when memory is out. */
 static uint8_t *describe(const rg_state_t *s, size_t *len) {
-    size_t cap = 0;
-    for (uint32_t i = 0; i < s->n; i++) cap += DESC_FIXED + strlen(s->tensors[i].name);
+    size_t cap = describe_bytes(s);
     uint8_t *p = malloc(cap + 1);
     if (!p) return NULL;
     rg_w_t w = { p, 0, cap, 0 };
@@ -204,6 +210,8 @@ typedef struct reader {
     const char *path;
     uint64_t at;
     rg_error_t *err;
+    rg_state_look_fn look; /* NULL: contents are anything */
+    void *arg;
 } reader_t;
 
 static rg_status_t read_all(reader_t *r, void *p, size_t n) {
@@ -227,9 +235,10 @@ static rg_status_t damaged(const reader_t *r, const char *what, uint64_t at) {
                    what, (unsigned long long)at);
 }
 
-/* The first tensor that is another one in the file, by name if it can be told. */
-static rg_status_t other_tensors(const rg_state_t *s, const reader_t *r, const header_t *h, const uint8_t *desc) {
-    rg_r_t d = { desc, h->desc_bytes, 0, 0 };
+/* The first tensor that is another one in the file, by name if it can be told from n bytes of descriptions. */
+static rg_status_t other_tensors(const rg_state_t *s, const reader_t *r, const header_t *h, const uint8_t *desc,
+                                 size_t n) {
+    rg_r_t d = { desc, n, 0, 0 };
     char name[256];
     for (uint32_t i = 0; i < s->n && i < h->n_tensors; i++) {
         const rg_tensor_t *t = &s->tensors[i];
@@ -256,13 +265,14 @@ static rg_status_t read_front(const rg_state_t *s, reader_t *r, header_t *h, rg_
     if (st != RG_OK) return st;
     struct stat info;
     if (fstat(r->fd, &info) == 0 && h->desc_bytes > (uint64_t)info.st_size) return damaged(r, "descriptions", HEADER);
+    if (h->desc_bytes > describe_bytes(s) + DESC_MORE) return other_tensors(s, r, h, NULL, 0);
     uint8_t *desc = malloc(h->desc_bytes + 1);
     if (!desc) return rg_fail(r->err, RG_ERR_NOMEM, 0, "rg_state_load: no memory for %s", r->path);
     st = read_all(r, desc, h->desc_bytes);
     rg_hash_t hash = rg_hash_of(desc, h->desc_bytes);
     if (st == RG_OK && !rg_hash_equal(&hash, &h->desc)) st = damaged(r, "descriptions", HEADER);
     if (st == RG_OK && (!rg_hash_equal(&h->layout, &s->layout) || h->n_pieces != s->n_pieces || h->bytes != s->bytes))
-        st = other_tensors(s, r, h, desc);
+        st = other_tensors(s, r, h, desc, h->desc_bytes);
     free(desc);
     if (st != RG_OK) return st;
     *hashes = malloc((s->n_pieces + 1) * sizeof **hashes);
@@ -271,6 +281,14 @@ static rg_status_t read_front(const rg_state_t *s, reader_t *r, header_t *h, rg_
     st = read_all(r, *hashes, s->n_pieces * sizeof **hashes);
     hash = rg_hash_of(*hashes, s->n_pieces * sizeof **hashes);
     return st == RG_OK && !rg_hash_equal(&hash, &h->hashes) ? damaged(r, "hashes", at) : st;
+}
+
+static rg_status_t look_at(const rg_state_t *s, const reader_t *r, uint32_t i, const uint8_t *bytes, uint32_t n) {
+    uint32_t k = rg_piece_tensor(s, i);
+    const rg_tensor_t *t = &s->tensors[k];
+    const char *wrong = r->look ? r->look(r->arg, k, (uint64_t)(i - t->first) * RG_PIECE_BYTES, bytes, n) : NULL;
+    if (!wrong) return RG_OK;
+    return rg_fail(r->err, RG_ERR_INVALID, 0, "rg_state_load: %s: %.80s %s; use another copy", r->path, t->name, wrong);
 }
 
 /* All pieces, each by way of `buffer`, where it is checked. */
@@ -282,6 +300,7 @@ static rg_status_t read_pieces(rg_state_t *s, reader_t *r, const rg_hash_t *hash
         if (st != RG_OK) return st;
         rg_hash_t hash = rg_hash_of(buffer, piece.bytes);
         if (!rg_hash_equal(&hash, &hashes[i])) return damaged(r, s->tensors[rg_piece_tensor(s, i)].name, at);
+        if (!take && (st = look_at(s, r, i, buffer, piece.bytes)) != RG_OK) return st;
         if (!take) continue;
         memcpy(piece.data, buffer, piece.bytes);
         rg_serve_lock(s);
@@ -311,10 +330,12 @@ static rg_status_t load_from(rg_state_t *s, reader_t *r, rg_hash_t **hashes, uin
     return RG_OK;
 }
 
-rg_status_t rg_state_load(rg_state_t *s, const char *path, rg_error_t *err) {
+rg_status_t rg_state_load_looking(rg_state_t *s, const char *path, rg_state_look_fn look, void *arg, rg_error_t *err) {
     if (!s || !path || !*path)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_load: %s", s ? "path is empty; name a file" : "state is NULL");
-    reader_t r = { open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), path, 0, err }; /* a pipe must not make us wait */
+    reader_t r = {
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), path, 0, err, look, arg
+    }; /* a pipe must not make us wait */
     if (r.fd < 0) return rg_fail(err, RG_ERR_SYSTEM, errno, "rg_state_load: %s cannot be opened", path);
     rg_hash_t *hashes = NULL;
     uint8_t *buffer = malloc(RG_PIECE_BYTES);
@@ -324,4 +345,8 @@ rg_status_t rg_state_load(rg_state_t *s, const char *path, rg_error_t *err) {
     free(hashes);
     close(r.fd);
     return st;
+}
+
+rg_status_t rg_state_load(rg_state_t *s, const char *path, rg_error_t *err) {
+    return rg_state_load_looking(s, path, NULL, NULL, err);
 }
