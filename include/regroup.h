@@ -143,7 +143,11 @@ typedef enum rg_log_level {
 typedef void (*rg_log_fn)(void *user, rg_log_level_t level, const char *line);
 
 /* How to join a group. Every field may stay zero; a field that the program leaves zero is taken from the environment
- * variable named beside it, and then from the default. Strings are copied. */
+ * variable named beside it, and then from the default. Strings are copied. Nothing is cut to fit: what is beyond these
+ * limits is INVALID, and the text names the field and its range. Strings have at most 1023 bytes; label, site, host and
+ * transport 63, tcp_congestion and tls 15, rdma_device 255. Times in milliseconds are at most 2147483647 (24 days),
+ * heartbeat_ms is 10 to 3600000; min_size is at most 1024, chunk_bytes 64 to 2^30, socket_buffer_bytes at most 2^30,
+ * small_bytes at most 2^26, spin_us at most 10^7, max_rate_mbit at most 10^6. */
 typedef enum rg_dial { RG_DIAL_DEFAULT = 0, RG_DIAL_BOTH = 1, RG_DIAL_OUT = 2 } rg_dial_t;
 
 typedef struct rg_config {
@@ -232,6 +236,7 @@ typedef struct rg_config {
  * of groups, told apart by name. `regroup coordinator` is the same thing as a process. */
 typedef struct rg_coordinator rg_coordinator_t;
 
+/* Limits as in rg_config; takeover_ms is 10 to 3600000, reconnect_ms at most 3600000, max_groups at most 4096. */
 typedef struct rg_coordinator_config {
     size_t struct_size;
     const char *listen;       /* RG_COORDINATOR_LISTEN "host:port", ":port" for all addresses; "127.0.0.1:0" */
@@ -266,7 +271,9 @@ const char *rg_coordinator_address(const rg_coordinator_t *coordinator);
 /* Stops and frees it. Groups go on without it until a member is lost. Not from inside a log callback. */
 void rg_coordinator_stop(rg_coordinator_t *coordinator);
 
-/* The roll of a coordinator's groups as JSON text, which the caller frees with rg_free(). Blocks up to timeout_ms.
+/* The roll of a coordinator's groups as JSON text, which the caller frees with rg_free(). Blocks up to timeout_ms; 0:
+ * 5000. Names in it are UTF-8 as they came: escape what is shown. Errors: INVALID, COORDINATOR (nobody answers),
+ * TIMEOUT, PROTOCOL (what answers is no coordinator), REFUSED (keys), NOMEM.
  * Whether and how the connection is encrypted is taken from RG_TLS and the variables beside it. */
 rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err);
 void rg_free(void *p); /* also takes memory of rg_alloc(); NULL: nothing happens */
@@ -396,7 +403,7 @@ typedef struct rg_strided {
 typedef struct rg_opts {
     size_t struct_size;
     uint32_t tag;           /* 0: operations match by the order of calls; else by tag, and in order within a tag */
-    uint32_t timeout_ms;    /* 0: the configuration's op_timeout_ms */
+    uint32_t timeout_ms;    /* 0: the configuration's op_timeout_ms; at most 2147483647, else INVALID */
     rg_on_fault_t on_fault; /* must be equal on all members */
     rg_result_t *result;    /* filled before a blocking call returns; ignored when a request is asked for */
     const rg_strided_t *in_strided, *out_strided; /* NULL: contiguous. Read during the call; may differ by member. A
@@ -421,11 +428,12 @@ typedef struct rg_opts {
  * finished. Arrays of counts, offsets and pointers are read during the call only. If an operation does not succeed its
  * input is intact, also in place (unless undo is off); an output that is no input then holds anything. A member may
  * have 512 operations in flight, each message of a batch being one: beyond that a call is refused with RESOURCE.
- * count 0 is allowed, with any pointer. Buffers need no alignment and must not overlap, but for the in place forms
- * that are named. Offsets and counts are in elements; `offs` NULL: one segment after the other.
- * Where the shape of an operation depends on the number of members (all-gather, reduce-scatter, gather, scatter,
- * all-to-all), a fault ends it with PEER_LOST whatever on_fault says: call it again with the shape of the new view.
- * Errors: INVALID, NOTSUP, TIMEOUT, PEER_LOST, ROOT_LOST, MISMATCH, EXPELLED, COORDINATOR, ABORTED, RESOURCE. */
+ * count 0 is allowed, with any pointer; a buffer of more than 2^61 bytes, all segments together, is INVALID. Buffers
+ * need no alignment and must not overlap, but for the in place forms that are named. Offsets and counts are in
+ * elements; `offs` NULL: one segment after the other. Where the shape of an operation depends on the number of members
+ * (all-gather, reduce-scatter, gather, scatter, all-to-all), a fault ends it with PEER_LOST whatever on_fault says:
+ * call it again with the shape of the new view. Errors: INVALID, NOTSUP, TIMEOUT, PEER_LOST, ROOT_LOST, MISMATCH,
+ * EXPELLED, COORDINATOR, ABORTED, RESOURCE. */
 
 /* out[i] = in_0[i] op in_1[i] op ... over all members, equal bits everywhere. in == out works in place; otherwise
  * they must not overlap. Algorithms: see docs/algorithms.md. */
@@ -566,7 +574,7 @@ rg_status_t rg_state_create(rg_state_t **out, rg_error_t *err);
 void rg_state_destroy(rg_state_t *state); /* NULL is fine; the tensors are left alone */
 
 /* Names are unique, 1 to 255 bytes. All members add tensors of equal names, types and counts in equal order. count 0 is
- * allowed. Errors: INVALID, RESOURCE (too many), NOMEM. */
+ * allowed. Errors: INVALID, RESOURCE (more than 2^26 tensors, or pieces of 1 MiB of all of them together), NOMEM. */
 rg_status_t rg_state_add(rg_state_t *state, const char *name, void *data, uint64_t count, rg_dtype_t dtype,
                          rg_error_t *err);
 
@@ -603,9 +611,9 @@ typedef struct rg_state_opts {
                                  that nothing else is hashed again */
     uint64_t side_bytes;      /* most that may be kept aside; more is RESOURCE on all members; 0: no limit */
     uint32_t buffer_bytes;    /* memory for what is under way, while contents move; 8 MiB. The lowest of the members
-                                 holds, 4 MiB is the least */
+                                 holds; less than 4 MiB is INVALID */
     uint32_t timeout_ms;      /* of each of the operations that this takes, of at most buffer_bytes; 0: the
-                                 configuration's op_timeout_ms */
+                                 configuration's op_timeout_ms; at most 2147483647 */
 } rg_state_opts_t;
 #define RG_STATE_OPTS_INIT                                                                                             \
     {                                                                                                                  \

@@ -121,6 +121,7 @@ rg_status_t rg_dl_config(const rg_diloco_config_t *in, rg_diloco_config_t *c, rg
         wrong = "quorum is for f32 (wire 0, topk 0), and not for eager, delayed and co2";
     else if (c->grace_ms != 0 && c->quorum == 0) wrong = "grace_ms is for a quorum";
     else if (c->grace_ms > 3600000) wrong = "grace_ms: at most an hour";
+    else if (c->timeout_ms > INT32_MAX) wrong = "timeout_ms: at most 2147483647";
     else if (c->flags != 0) wrong = "flags: 0";
     else if ((unsigned)c->serve > RG_OFF) wrong = "serve is none of rg_switch_t";
     return wrong ? rg_fail(err, RG_ERR_INVALID, 0, "rg_diloco_create: %s", wrong) : RG_OK;

@@ -84,6 +84,9 @@ rg_status_t rg_state_opts_resolve(const rg_state_opts_t *in, rg_state_opts_t *o,
     if (o->buffer_bytes < RG_STATE_BUFFER_MIN)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_opts.buffer_bytes is %u: expected %u or more, or 0",
                        o->buffer_bytes, RG_STATE_BUFFER_MIN);
+    if (o->timeout_ms > INT32_MAX) /* as its operations would say, one of them after others have begun */
+        return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_opts.timeout_ms is %u: expected 1 to %d milliseconds, or 0",
+                       o->timeout_ms, INT32_MAX);
     return RG_OK;
 }
 

@@ -162,6 +162,40 @@ Test(config, numbers__not_whole_or_out_of_range__named_with_value_and_range) {
     refuses(&in, RG_ERR_INVALID, "chunk_bytes is 63", "63", "expected 64 to");
 }
 
+/* The limits that regroup.h names: both ends are taken, what is beside them is refused with the name of the field. */
+Test(config, numbers__at_the_ends_of_their_ranges__taken_and_beyond_refused) {
+    static const struct {
+        size_t at;
+        uint32_t least, most;
+        const char *name;
+    } fields[] = { { offsetof(rg_config_t, min_size), 1, 1024, "min_size" },
+                   { offsetof(rg_config_t, listen_port), 1, 65535, "listen_port" },
+                   { offsetof(rg_config_t, join_timeout_ms), 1, INT32_MAX, "join_timeout_ms" },
+                   { offsetof(rg_config_t, op_timeout_ms), 1, INT32_MAX, "op_timeout_ms" },
+                   { offsetof(rg_config_t, heartbeat_ms), 10, 3600000, "heartbeat_ms" },
+                   { offsetof(rg_config_t, rails), 1, 16, "rails" },
+                   { offsetof(rg_config_t, chunk_bytes), 64, 1u << 30, "chunk_bytes" },
+                   { offsetof(rg_config_t, socket_buffer_bytes), 32768, 1u << 30, "socket_buffer_bytes" },
+                   { offsetof(rg_config_t, small_bytes), 1, 1u << 26, "small_bytes" },
+                   { offsetof(rg_config_t, spin_us), 1, 10000000, "spin_us" },
+                   { offsetof(rg_config_t, quorum_timeout_ms), 1, INT32_MAX, "quorum_timeout_ms" },
+                   { offsetof(rg_config_t, max_rate_mbit), 1, 1000000, "max_rate_mbit" },
+                   { offsetof(rg_config_t, rdma_traffic_class), 1, 255, "rdma_traffic_class" } };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const uint32_t good[] = { fields[i].least, fields[i].most },
+                       bad[] = { fields[i].least - 1, fields[i].most + 1 };
+        for (int k = 0; k < 2; k++) {
+            rg_config_t c = RG_CONFIG_INIT;
+            memcpy((char *)&c + fields[i].at, &good[k], sizeof good[k]);
+            cr_expect_eq(resolve(&c), RG_OK, "%s %u: %s", fields[i].name, good[k], error.text);
+            rg_config_free(strings);
+            if (bad[k] == 0) continue; /* the default */
+            memcpy((char *)&c + fields[i].at, &bad[k], sizeof bad[k]);
+            refuses(&c, RG_ERR_INVALID, fields[i].name, "expected", "");
+        }
+    }
+}
+
 Test(config, choices__unknown_word_or_value__named_with_what_is_expected) {
     rg_config_t in = RG_CONFIG_INIT;
     in.undo = (rg_switch_t)3;
