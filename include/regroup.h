@@ -9,7 +9,8 @@
  *
  * Thread-safety. Every function may be called from any thread at any time unless its comment says otherwise, and from
  * one with 64 KiB left of its stack; those of regroup_sparse.h want 128 KiB, and all of them 256 KiB with TLS or where
- * names are looked up, as those libraries take more.
+ * names are looked up, as those libraries take more. A thread that is cancelled (pthread_cancel) during a call comes
+ * to its end after the call, which ends as if nobody had asked; rg_group_abort() ends calls at once.
  * A child of fork() is not a member: there the parent's handles give ERR_CLOSED, and destroying one does nothing. Until
  * it ends or calls exec it holds the parent's connections open, so that the parent's death shows by silence only.
  * The library never prints unless asked (RG_LOG or a log callback), never exits, and installs no signal handler. */

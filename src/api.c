@@ -76,6 +76,7 @@ static rg_status_t reachable_address(const char *bound, char *out, size_t cap, r
 }
 
 rg_status_t rg_unique_id(rg_unique_id_t *id, rg_error_t *err) {
+    RG_OS_STAY;
     uint8_t random[8];
     char address[96];
     if (!id) return rg_fail(err, RG_ERR_INVALID, 0, "rg_unique_id: id is NULL");

@@ -4,8 +4,7 @@
 #include "diloco/internal.h"
 
 #include "observe/log.h"
-
-#include <signal.h>
+#include "os/os.h"
 
 static void *flight_main(void *arg) {
     rg_diloco_t *d = arg;
@@ -24,18 +23,15 @@ static void *flight_main(void *arg) {
 }
 
 rg_status_t rg_dl_thread(rg_diloco_t *d, rg_error_t *err) {
-    sigset_t all, before;
     if (d->has_thread) return RG_OK;
-    sigfillset(&all); /* the program's signals are for its own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&d->thread, NULL, flight_main, d);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = rg_os_thread(&d->thread, flight_main, d);
     if (rc) return rg_fail(err, RG_ERR_SYSTEM, rc, "rg_diloco: no thread for what is sent while training goes on");
     d->has_thread = 1;
     return RG_OK;
 }
 
 void rg_dl_thread_end(rg_diloco_t *d) {
+    RG_OS_STAY;
     if (!d->has_thread) return;
     pthread_mutex_lock(&d->lock);
     d->stop = 1;
@@ -55,6 +51,7 @@ void rg_dl_launch(rg_diloco_t *d, int here) {
 }
 
 void rg_dl_land(rg_diloco_t *d) {
+    RG_OS_STAY;
     pthread_mutex_lock(&d->lock);
     while (d->job == RG_DL_QUEUED) pthread_cond_wait(&d->cond, &d->lock);
     d->job = RG_DL_IDLE;

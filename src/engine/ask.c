@@ -137,6 +137,7 @@ static rg_status_t ask_any(rg_ask_t *a, rg_tls_ctx_t *ctx, char **json, rg_error
 }
 
 rg_status_t rg_coordinator_status(const char *address, uint32_t timeout_ms, char **json, rg_error_t *err) {
+    RG_OS_STAY;
     rg_ask_t a = { .address = address, .fd = -1, .stop_fd = -1 };
     rg_coordinator_config_t c;
     rg_tls_ctx_t *ctx = NULL;

@@ -18,7 +18,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -836,9 +835,7 @@ static rg_status_t co_listen(rg_coordinator_t *co, const char *text, rg_error_t 
     return status;
 }
 
-/* The thread takes no signals: they belong to the program. */
 static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err) {
-    sigset_t all, old;
     int held = rg_os_hold_stdio(), rc = uv_loop_init(&co->loop); /* libuv ends the process over a descriptor below 3 */
     rg_os_free_stdio(held);
     if (rc) return rg_fail(err, RG_ERR_SYSTEM, -rc, "coordinator: event loop: %s", uv_strerror(rc));
@@ -853,12 +850,7 @@ static rg_status_t co_run(rg_coordinator_t *co, rg_error_t *err) {
         co->listener[k].data = co;
         rc = uv_poll_start(&co->listener[k], UV_READABLE, co_on_listener);
     }
-    if (!rc) {
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &old);
-        rc = -pthread_create(&co->thread, NULL, co_main, co);
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
-    }
+    if (!rc) rc = -rg_os_thread(&co->thread, co_main, co);
     if (!rc) return RG_OK;
     co_on_wake(&co->wake);
     uv_run(&co->loop, UV_RUN_DEFAULT);
@@ -943,6 +935,7 @@ static rg_status_t co_set_up(rg_coordinator_t *co, const rg_coordinator_config_t
 }
 
 rg_status_t rg_coordinator_start(const rg_coordinator_config_t *config, rg_coordinator_t **out, rg_error_t *err) {
+    RG_OS_STAY;
     rg_coordinator_config_t c;
     char *strings;
     if (!out) return rg_fail(err, RG_ERR_INVALID, 0, "rg_coordinator_start: out is NULL");
@@ -991,6 +984,7 @@ const char *rg_coordinator_address(const rg_coordinator_t *coordinator) {
 }
 
 void rg_coordinator_stop(rg_coordinator_t *co) {
+    RG_OS_STAY;
     if (!co || co->forks != rg_os_forks()) return; /* a forked child has neither its thread nor its sockets */
     rg_watch_stop(co->watch);
     uv_async_send(&co->wake);

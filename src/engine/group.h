@@ -376,6 +376,7 @@ struct rg_group {
     pthread_mutex_t thread_lock; /* for the next two only; taken with or without `lock`, never the other way round */
     int thread_wanted;
     pthread_cond_t thread_cond; /* for the progress thread */
+    int lock_cancel;            /* whether who has the lock could be cancelled before: it cannot while it has it */
     atomic_uint lock_waiters;   /* threads that want the lock: whoever drives lets them in */
     uint32_t let_in;            /* those who waited for the lock and got it */
     uint32_t cond_waiters;

@@ -5,7 +5,6 @@
 #include "engine/side.h"
 #include "transports/rdma_rails.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,12 +122,8 @@ static void init_locks(rg_group_t *g) {
 
 static rg_status_t start_thread(rg_group_t *g, rg_error_t *err) {
     if (g->cfg.progress_thread == RG_OFF) return RG_OK;
-    sigset_t all, was; /* the program's signal handlers stay on the program's threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &was);
     g->thread_running = 1;
-    int rc = pthread_create(&g->thread, NULL, rg_progress_thread, g);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    int rc = rg_os_thread(&g->thread, rg_progress_thread, g);
     if (rc == 0) return RG_OK;
     g->thread_running = 0;
     return rg_fail(err, RG_ERR_SYSTEM, rc, "cannot start the progress thread: %s", strerror(rc));
@@ -259,6 +254,7 @@ static rg_status_t group_open(rg_group_t *g, const rg_join_t *j, rg_error_t *err
 int rg_group_inherited(const rg_group_t *g) { return g->forks != rg_os_forks(); }
 
 rg_status_t rg_group_open(const rg_join_t *j, rg_group_t **out, rg_error_t *err) {
+    RG_OS_STAY;
     rg_group_t *g = calloc(1, sizeof *g);
     *out = NULL;
     if (!g) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory for a group");
@@ -328,6 +324,7 @@ rg_status_t rg_group_close(rg_group_t *g) {
 }
 
 void rg_group_free(rg_group_t *g) {
+    RG_OS_STAY;
     rg_side_close(g);
     rg_lock(g);
     if (g->core && g->tp) rg_group_over(g, RG_ERR_ABORTED, "the handle was destroyed");

@@ -29,15 +29,23 @@
 #define ANEW_MOST 8          /* a link whose stream is lost so often, */
 #define ANEW_NS 60000000000u /* each time within so long, is left to the coordinator */
 
+/* A thread that is cancelled with the lock would keep it. */
 void rg_lock(rg_group_t *g) {
-    if (pthread_mutex_trylock(&g->lock) == 0) return;
-    atomic_fetch_add(&g->lock_waiters, 1);
-    pthread_mutex_lock(&g->lock);
-    atomic_fetch_sub(&g->lock_waiters, 1);
-    g->let_in++;
+    int was = rg_os_stay();
+    if (pthread_mutex_trylock(&g->lock) != 0) {
+        atomic_fetch_add(&g->lock_waiters, 1);
+        pthread_mutex_lock(&g->lock);
+        atomic_fetch_sub(&g->lock_waiters, 1);
+        g->let_in++;
+    }
+    g->lock_cancel = was;
 }
 
-void rg_unlock(rg_group_t *g) { pthread_mutex_unlock(&g->lock); }
+void rg_unlock(rg_group_t *g) {
+    int was = g->lock_cancel;
+    pthread_mutex_unlock(&g->lock);
+    rg_os_may_go(&was);
+}
 
 void rg_wake(rg_group_t *g) {
     if (!g->sleeping) return;
@@ -293,9 +301,11 @@ static void sleep_for_work(rg_group_t *g, uint64_t now, uint64_t until) {
 void rg_let_others_in(rg_group_t *g) {
     uint32_t seen = g->let_in;
     while (g->let_in == seen && rg_wanted(g)) {
-        rg_unlock(g);
+        int was = g->lock_cancel;
+        pthread_mutex_unlock(&g->lock);
         sched_yield();
         pthread_mutex_lock(&g->lock);
+        g->lock_cancel = was;
     }
 }
 
@@ -309,8 +319,10 @@ static uint64_t spin_budget_ns(const rg_group_t *g) {
 static void wait_for_driver(rg_group_t *g, uint64_t until) {
     struct timespec ts = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
     if (until > (uint64_t)INT64_MAX) ts = (struct timespec){ INT32_MAX, 0 };
+    int was = g->lock_cancel;
     g->cond_waiters++;
     pthread_cond_timedwait(&g->cond, &g->lock, &ts);
+    g->lock_cancel = was;
     g->cond_waiters--;
     if (g->woken) g->woken--;
     g->let_in++;
@@ -352,7 +364,10 @@ static void drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t de
     g->last_drive_ns = now;
 }
 
+/* It gives the lock back now and then, but not the office of the one who drives, so it is not cancelled then either. */
 void rg_drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadline_ns) {
+    const int was = g->lock_cancel;
+    g->lock_cancel = PTHREAD_CANCEL_DISABLE;
     while (g->phase != RG_PHASE_OVER && !finished(arg) && rg_os_now_ns() < deadline_ns) {
         if (g->driver == RG_DRIVER_CALLER) {
             wait_for_driver(g, deadline_ns);
@@ -364,6 +379,7 @@ void rg_drive(rg_group_t *g, int (*finished)(void *), void *arg, uint64_t deadli
         if (g->cond_waiters) rg_wake_callers(g);
         else if (g->async_work) rg_wake_thread(g);
     }
+    g->lock_cancel = was;
 }
 
 /* ---- The group's own thread -------------------------------------------------------------------------------------- */

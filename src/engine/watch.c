@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +118,6 @@ static void watch_free(rg_watch_t *w) {
 }
 
 rg_status_t rg_watch_start(const rg_watch_config_t *config, rg_watch_t **out, rg_error_t *err) {
-    sigset_t all, was;
     rg_watch_t *w = calloc(1, sizeof *w);
     *out = NULL;
     if (!w) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory to watch a coordinator");
@@ -137,10 +135,7 @@ rg_status_t rg_watch_start(const rg_watch_config_t *config, rg_watch_t **out, rg
         watch_free(w);
         return st;
     }
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
-    int rc = pthread_create(&w->thread, NULL, watch_main, w);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    int rc = rg_os_thread(&w->thread, watch_main, w);
     if (rc) {
         watch_free(w);
         return rg_fail(err, RG_ERR_SYSTEM, rc, "cannot start a thread to watch a coordinator: %s", strerror(rc));

@@ -25,6 +25,7 @@ static void write_stderr(void *user, rg_log_level_t level, const char *line) {
     memcpy(buf, prefix, at);
     memcpy(buf + at, line, n);
     buf[at + n] = '\n';
+    RG_OS_STAY;
     rg_os_hush_t hush;
     rg_os_hush(&hush);
     ssize_t put = write(STDERR_FILENO, buf, at + n + 1);

@@ -29,6 +29,17 @@ uint32_t rg_os_forks(void);
         (void)pthread_atfork(hold_over_fork, let_go_after_fork, let_go_after_fork);                                    \
     }
 
+/* A thread of the library's own: no signal of the program's comes to it, and its stack is large enough whatever the
+ * program's default is. 0, or an error number. */
+int rg_os_thread(pthread_t *thread, void *(*body)(void *), void *arg);
+
+/* From here to the end of the block the calling thread is not cancelled (pthread_cancel()): it would take a lock, an
+ * operation's buffers or the office of driving the group with it, and all others would wait for them. What was asked
+ * for meanwhile happens after the call. May be nested. */
+#define RG_OS_STAY __attribute__((cleanup(rg_os_may_go), unused)) const int rg_os_stayed = rg_os_stay()
+int rg_os_stay(void);
+void rg_os_may_go(const int *was);
+
 /* A name as a number, never 0; NULL and "": 0. */
 uint64_t rg_os_name_hash(const char *name);
 /* Equal for processes on one running kernel, in whatever container; and what counts as one host: the name, if one is

@@ -139,6 +139,7 @@ static void unmake(const rg_region_t *r) {
 }
 
 rg_status_t rg_shared_alloc(size_t bytes, int huge, void **out, rg_error_t *err) {
+    RG_OS_STAY;
     size_t page = huge ? LARGE_PAGE : (size_t)sysconf(_SC_PAGESIZE);
     *out = NULL;
     if (bytes > (size_t)INT64_MAX - page)
@@ -155,6 +156,7 @@ rg_status_t rg_shared_alloc(size_t bytes, int huge, void **out, rg_error_t *err)
 }
 
 int rg_shared_free(void *p) {
+    RG_OS_STAY;
     if (!p) return 0;
     rg_region_t r = { .fd = -1 };
     pthread_mutex_lock(&lock);

@@ -7,7 +7,6 @@
 #include "engine/lifecycle.h"
 #include "os/os.h"
 
-#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -406,16 +405,6 @@ static rg_service_t *service_new(rg_group_t *g) {
     return sv;
 }
 
-/* The program's signal handlers stay on the program's threads. */
-static int start_thread(rg_service_t *sv) {
-    sigset_t all, was;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &was);
-    int rc = pthread_create(&sv->thread, NULL, service_main, sv);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
-    return rc;
-}
-
 /* The group's service, begun with the first port. Locked by the group. */
 static rg_status_t service_get(rg_group_t *g, rg_service_t **out, rg_error_t *err) {
     *out = g->service;
@@ -424,7 +413,7 @@ static rg_status_t service_get(rg_group_t *g, rg_service_t **out, rg_error_t *er
     if (*out) return RG_OK;
     rg_service_t *sv = service_new(g);
     if (!sv) return rg_fail(err, RG_ERR_NOMEM, 0, "no memory; free some and call again");
-    int rc = start_thread(sv);
+    int rc = rg_os_thread(&sv->thread, service_main, sv);
     if (rc) {
         service_free(sv);
         return rg_fail(err, RG_ERR_SYSTEM, rc, "cannot start a thread: %s", strerror(rc));
@@ -461,6 +450,7 @@ rg_status_t rg_service_add(rg_group_t *g, rg_port_t *p, rg_error_t *err) {
 }
 
 void rg_service_remove(rg_port_t *p) {
+    RG_OS_STAY;
     rg_service_t *sv = p->sv;
     pthread_mutex_lock(&sv->lock);
     sv->removing++;

@@ -5,7 +5,6 @@
 #include "os/os.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,9 +50,7 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* The program's signal handlers stay on the program's threads. */
 static rg_later_t *queue_make(int *rc) {
-    sigset_t all, was;
     rg_later_t *w = calloc(1, sizeof *w);
     *rc = 0;
     if (w == NULL) return NULL;
@@ -61,10 +58,7 @@ static rg_later_t *queue_make(int *rc) {
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->more, NULL);
     pthread_cond_init(&w->less, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &was);
-    *rc = pthread_create(&w->thread, NULL, work, w);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    *rc = rg_os_thread(&w->thread, work, w);
     if (*rc == 0) return w;
     free(w);
     return NULL;
@@ -87,6 +81,7 @@ int rg_later_busy(const rg_later_t *queue) {
 
 /* A child of fork() has neither the thread nor a right to its lock. */
 void rg_later_end(rg_later_t *w) {
+    RG_OS_STAY;
     if (w == NULL || w->forks != rg_os_forks()) return;
     pthread_mutex_lock(&w->lock);
     w->stop = 1;
@@ -180,6 +175,7 @@ static rg_status_t usable(const rg_later_call_t *c, const rg_result_t *result) {
 }
 
 rg_status_t rg_later_wait(rg_later_call_t *c, rg_result_t *result) {
+    RG_OS_STAY;
     rg_status_t st = usable(c, result);
     if (st != RG_OK) return st;
     pthread_mutex_lock(&c->queue->lock);

@@ -182,6 +182,7 @@ static rg_status_t save_as(const rg_state_t *s, const char *path, char *name, si
 }
 
 rg_status_t rg_state_save(rg_state_t *s, const char *path, rg_error_t *err) {
+    RG_OS_STAY; /* it would leave a file behind */
     if (!s || !path || !*path)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_save: %s", s ? "path is empty; name a file" : "state is NULL");
     if (s->mixed)
@@ -331,6 +332,7 @@ static rg_status_t load_from(rg_state_t *s, reader_t *r, rg_hash_t **hashes, uin
 }
 
 rg_status_t rg_state_load_looking(rg_state_t *s, const char *path, rg_state_look_fn look, void *arg, rg_error_t *err) {
+    RG_OS_STAY;
     if (!s || !path || !*path)
         return rg_fail(err, RG_ERR_INVALID, 0, "rg_state_load: %s", s ? "path is empty; name a file" : "state is NULL");
     reader_t r = {

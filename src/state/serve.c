@@ -12,7 +12,6 @@
 #include "engine/side.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -444,6 +443,7 @@ static void serve_free(rg_serve_t *v) {
 }
 
 static void end(rg_serve_t *v) {
+    RG_OS_STAY;
     rg_lock(v->g);
     rg_side_host(v->g, RG_SIDE_STATE, NULL);
     rg_unlock(v->g);
@@ -491,17 +491,8 @@ static rg_serve_t *serve_new(rg_group_t *g, rg_state_t *s, const rg_state_serve_
     return NULL;
 }
 
-/* The program's signal handlers stay on the program's threads. */
-static int start_thread(rg_serve_t *v) {
-    sigset_t all, was;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &was);
-    int rc = pthread_create(&v->thread, NULL, serve_thread, v);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
-    return rc;
-}
-
 rg_status_t rg_state_serve(rg_group_t *g, rg_state_t *s, const rg_state_serve_opts_t *opts) {
+    RG_OS_STAY;
     static const rg_state_serve_opts_t defaults = RG_STATE_SERVE_OPTS_INIT;
     rg_state_serve_opts_t o;
     rg_error_t err = { RG_OK, 0, "" };
@@ -518,7 +509,7 @@ rg_status_t rg_state_serve(rg_group_t *g, rg_state_t *s, const rg_state_serve_op
     const rg_side_host_t host = { v, asked, sent, closing };
     s->serve = v;
     rg_serve_settled(s);
-    int rc = start_thread(v);
+    int rc = rg_os_thread(&v->thread, serve_thread, v);
     if (rc) {
         st = rg_refuse(g, RG_ERR_SYSTEM, "rg_state_serve: cannot start a thread: %s", strerror(rc));
         s->serve = NULL;
