@@ -15,11 +15,13 @@ static rg_status_t too_large(rg_request_t *op) {
 
 /* ---- Segments -------------------------------------------------------------------------------------------------- */
 
+/* Where a segment without elements lies is no matter: programs have any number there. It comes after the one before. */
 static uint64_t *copy_counts(uint64_t *to, const uint64_t *counts, const uint64_t *offs, uint32_t n) {
     memcpy(to + n, counts, n * sizeof *to);
-    if (offs) memcpy(to, offs, n * sizeof *to);
-    else
-        for (uint32_t i = 0; i < n; i++) to[i] = i ? to[i - 1] + counts[i - 1] : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t next = i ? to[i - 1] + counts[i - 1] : 0;
+        to[i] = offs && counts[i] ? offs[i] : next;
+    }
     return to + 2 * (size_t)n;
 }
 

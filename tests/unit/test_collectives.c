@@ -569,6 +569,28 @@ static int wrong_calls(rig_member_t *m, void *arg) {
 
 Test(collectives, wrong_arguments__refused_with_the_reason) { rig_run(2, "inproc", NULL, wrong_calls, NULL); }
 
+/* What programs have there where nothing is sent: -1, or what was left in the memory. */
+static int offsets_of_nothing(rig_member_t *m, void *arg) {
+    float a[4] = { 1, 2, 3, 4 }, b[4] = { 0 };
+    uint64_t counts[2] = { 0, 3 }, offs[2] = { UINT64_MAX, 1 }, last[2] = { 1, 1 }, after[2] = { 3, 0 };
+    uint64_t first[2] = { 2, 0 }, beyond[2] = { 2, UINT64_MAX - 1 }, none[2] = { 0, 0 };
+    (void)arg;
+    RIG_OK(m, rg_all_gather_v(m->g, a, b, counts, offs, RG_F32, NULL, NULL));
+    RIG_NEED(m, b[0] == 0 && b[1] == 1 && b[3] == 3, "all_gather_v: %g %g %g %g", b[0], b[1], b[2], b[3]);
+    RIG_OK(m, rg_reduce_scatter_v(m->g, a, b, first, beyond, RG_F32, RG_SUM, NULL, NULL));
+    RIG_NEED(m, m->index || (b[0] == 6 && b[1] == 8), "reduce_scatter_v: %g %g", b[0], b[1]);
+    RIG_OK(m, rg_gather_v(m->g, a, b, counts, offs, RG_F32, 0, NULL, NULL));
+    RIG_OK(m, rg_scatter_v(m->g, a, b, first, beyond, RG_F32, 0, NULL, NULL));
+    RIG_OK(m, rg_all_to_all_v(m->g, a, none, beyond, b, none, offs, RG_F32, NULL, NULL));
+    RIG_OK(m, rg_all_to_all_v(m->g, a, last, after, b, last, NULL, RG_F32, NULL, NULL));
+    RIG_NEED(m, b[0] == (m->index ? 1 : 4) && b[1] == b[0], "all_to_all_v: %g %g", b[0], b[1]);
+    return 0;
+}
+
+Test(collectives, segments_without_elements__their_offsets_are_no_matter) {
+    rig_run(2, "inproc", NULL, offsets_of_nothing, NULL);
+}
+
 /* ---- Different calls --------------------------------------------------------------------------------------------- */
 
 /* What member 2 calls differs from what the others call, in one way after the other. */
