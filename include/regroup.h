@@ -424,6 +424,10 @@ typedef struct rg_opts {
 /* All operations: every member calls them with equal arguments; a difference ends with MISMATCH everywhere, also one
  * that comes of a loss of which only some members have been told when they work out a count or a root: call again, now
  * that all have been. After MISMATCH the outputs of reductions are as they were.
+ * A call that is refused for its arguments (INVALID, NOTSUP) has its place in the order of calls all the same: members
+ * that make it get MISMATCH, with the reason where their own call is like it, so that what is called next meets what
+ * they call next. One that is refused for lack of something (NOMEM, RESOURCE) has none: make it again before any other
+ * of its tag. A message to a rank that does not exist is missed by nobody.
  * opts may be NULL. With req NULL the call blocks until the outcome is known; otherwise *req is set, the call
  * returns at once, and the buffers belong to the library until rg_wait() or rg_test() says that the request is
  * finished. Arrays of counts, offsets and pointers are read during the call only. If an operation does not succeed its
@@ -505,7 +509,8 @@ rg_status_t rg_recv(rg_group_t *group, void *buf, uint64_t count, rg_dtype_t dty
 /* Between these two calls rg_send() and rg_recv() of the calling thread only note what is to be done (their req must be
  * NULL); rg_batch_end() starts all of it at once and ends when all of it has: blocking with req NULL, else one
  * request for the whole. Its status is the first error in the order of the calls; each message still succeeds or fails
- * for both ends alike. Begin twice, or end without begin: INVALID. */
+ * for both ends alike, and one that is refused for its arguments keeps none of the others from being sent. Begin twice,
+ * or end without begin: INVALID. */
 rg_status_t rg_batch_begin(rg_group_t *group);
 rg_status_t rg_batch_end(rg_group_t *group, rg_request_t **req);
 

@@ -52,6 +52,17 @@ rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
 /* The parts of it, for batches. Locked: make, submit. o is resolved. */
 rg_status_t rg_call_opts(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, int blocking, rg_opts_t *o);
 rg_status_t rg_call_make(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o, rg_request_t **op);
+/* RG_OK, too, for a call whose arguments are wrong where others may have made it: op->refused says what its caller is
+ * to be told, and it is to be submitted like any other (rg_op_refuse). The second form: what had to be known before is
+ * wrong already; opts as the caller gave them, text NULL: the handle's. It gives `why` back where there is nobody to
+ * tell. */
+rg_status_t rg_call_make_refused(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_status_t why,
+                                 const char *text, rg_request_t **op);
+int rg_refused_for_all(rg_status_t st);
+/* For calls that are made of operations: refused before their first one, they take the place of one (an all-gather, for
+ * the text) all the same. Blocks until it is ended for all, and gives what with: MISMATCH, unless something came
+ * between; `why` where there was nobody to tell. */
+rg_status_t rg_call_refused(rg_group_t *h, uint32_t tag, rg_status_t why, const char *text);
 /* Waits for a submitted operation, hands out its result and frees it. Locked. */
 rg_status_t rg_call_collect(rg_request_t *op, rg_result_t *result);
 /* After a submission that nobody waits for yet. Locked. */

@@ -3,6 +3,7 @@
  * of a group across anything but the engine's own calls. */
 #include "api.h"
 #include "config.h"
+#include "core/text.h"
 #include "engine/lifecycle.h"
 
 #include <float.h>
@@ -177,6 +178,20 @@ static rg_status_t fill(rg_request_t *op, const rg_call_t *c, const rg_opts_t *o
     return st;
 }
 
+/* Errors of arguments, which calling again does not mend. What is refused for lack of something is as if it had not
+ * been called: it is to be called again, before anything else of its tag. */
+int rg_refused_for_all(rg_status_t st) { return st == RG_ERR_INVALID || st == RG_ERR_NOTSUP; }
+
+/* Whether there is anybody to whom a refused call would be missing: not alone, not in a message to oneself, nor in one
+ * of which it is not known to whom. */
+static int has_place(const rg_request_t *op) {
+    if (op->sig.kind == RG_KIND_P2P) return op->key.set != op->h->set && !op->self;
+    rg_roster_t *r = rg_roster_for(op->h, op->h->gen);
+    int others = r && r->n > 1;
+    if (r) rg_roster_put(r);
+    return others;
+}
+
 rg_status_t rg_call_make(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o, rg_request_t **out) {
     *out = NULL;
     rg_status_t st = rg_handle_ended(h);
@@ -188,9 +203,41 @@ rg_status_t rg_call_make(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o, 
     }
     st = fill(op, c, o);
     if (st == RG_ERR_NOMEM) rg_group_set_errmsg(h, "no memory for this operation; free some and call again");
+    if (rg_refused_for_all(st) && has_place(op)) {
+        rg_op_refuse(op, st, h->errmsg);
+        st = RG_OK;
+    }
     if (st == RG_OK) *out = op;
     else rg_op_free(op);
     return st;
+}
+
+rg_status_t rg_call_make_refused(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_status_t why,
+                                 const char *text, rg_request_t **out) {
+    char kept[RG_CORE_TEXT_MAX];
+    rg_opts_t o = RG_OPTS_INIT;
+    rg_call_t call = *c;
+    *out = NULL;
+    if (!rg_refused_for_all(why) || rg_handle_ended(h) != RG_OK) return why;
+    rg_text_copy(kept, sizeof kept, text ? text : h->errmsg);
+    /* Where it stands among the calls its tag says, which is where it always was, whatever else is wrong with them. */
+    if (opts) o.tag = opts->tag;
+    o.timeout_ms = rg_root(h)->cfg.op_timeout_ms;
+    o.on_fault =
+        opts && (opts->on_fault == RG_RETRY || opts->on_fault == RG_RETURN) ? opts->on_fault : rg_root(h)->cfg.on_fault;
+    if (!rg_dtype_size(call.dtype)) call.dtype = RG_U8;
+    rg_request_t *op = rg_op_alloc(h);
+    if (op) {
+        rg_status_t st = fill(op, &call, &o); /* as much as can be known of it */
+        if ((st == RG_OK || rg_refused_for_all(st)) && has_place(op)) {
+            rg_op_refuse(op, why, kept);
+            *out = op;
+        } else {
+            rg_op_free(op);
+        }
+    }
+    rg_group_set_errmsg(h, "%s", kept);
+    return *out ? RG_OK : why;
 }
 
 static int op_finished(void *arg) { return ((rg_request_t *)arg)->state == RG_OPS_FINISHED; }
@@ -238,6 +285,32 @@ static int quick(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o, uint32_t
     return rg_quick_run(h, &q, sent);
 }
 
+rg_status_t rg_call_refused(rg_group_t *h, uint32_t tag, rg_status_t why, const char *text) {
+    const rg_call_t c = { .kind = RG_KIND_ALL_GATHER, .dtype = RG_U8 };
+    rg_opts_t o = RG_OPTS_INIT;
+    rg_request_t *op;
+    o.tag = tag;
+    rg_status_t st = rg_usable(h);
+    if (st != RG_OK) return st;
+    rg_group_t *g = rg_root(h);
+    rg_lock(g);
+    st = rg_call_make_refused(h, &c, &o, why, text, &op);
+    if (st == RG_OK) {
+        op->blocking = 1;
+        st = rg_op_submit(op);
+        if (st != RG_OK) rg_op_free(op);
+        else {
+            if (g->driver == RG_DRIVER_CALLER) rg_wake(g);
+            rg_drive(g, op_finished, op, UINT64_MAX);
+            st = op->ended;
+            rg_op_free(op);
+        }
+    }
+    rg_group_set_errmsg(h, "%s", text);
+    rg_unlock(g);
+    return st;
+}
+
 rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_request_t **req) {
     rg_opts_t o = RG_OPTS_INIT;
     rg_request_t *op;
@@ -245,15 +318,14 @@ rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
     if (req) *req = NULL;
     rg_status_t st = rg_usable(h);
     if (st != RG_OK) return st;
-    st = rg_call_opts(h, c, opts, !req, &o);
-    if (st != RG_OK) return req ? st : refused(h, &o, st);
+    rg_status_t wrong = rg_call_opts(h, c, opts, !req, &o);
     rg_group_t *g = rg_root(h);
     rg_lock(g);
-    if (!req && quick(h, c, &o, &sent)) {
+    if (wrong == RG_OK && !req && quick(h, c, &o, &sent)) {
         rg_unlock(g);
         return RG_OK;
     }
-    st = rg_call_make(h, c, &o, &op);
+    st = wrong == RG_OK ? rg_call_make(h, c, &o, &op) : rg_call_make_refused(h, c, opts, wrong, NULL, &op);
     if (st == RG_OK) {
         op->presend = sent;
         op->blocking = !req;
@@ -265,7 +337,15 @@ rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
         rg_group_over(g, RG_ERR_BUG, "an operation that had been sent could not be started");
     if (begun && !req) {
         if (g->driver == RG_DRIVER_CALLER) rg_wake(g); /* it may sleep on what was wanted before */
-        st = rg_call_collect(op, o.result);
+        begun = wrong == RG_OK;                        /* else its result may be what is wrong */
+        st = rg_call_collect(op, begun ? o.result : NULL);
+    } else if (begun && op->refused != RG_OK) {
+        st = op->refused;
+        if (op->state == RG_OPS_FINISHED) rg_op_free(op);
+        else {
+            op->orphan = 1; /* its end is for the others */
+            rg_call_started(op);
+        }
     } else if (begun) {
         *req = op;
         rg_call_started(op);

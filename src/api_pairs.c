@@ -11,6 +11,8 @@ typedef struct noted {
     rg_call_t call;
     rg_opts_t opts;
     rg_strided_t in_strided, out_strided; /* copies: the caller's are read during the call only */
+    rg_status_t refused;                  /* not RG_OK: the other end is to hear of it, in its turn */
+    char why[RG_CORE_TEXT_MAX];
 } noted_t;
 
 /* Outlives the handle for as long as some thread has a batch there: that thread learns from it that the handle is gone,
@@ -49,7 +51,7 @@ static rg_group_t *batch_on(void) {
     return batch.h;
 }
 
-static rg_status_t note(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts) {
+static rg_status_t note(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts, rg_status_t wrong) {
     if (batch.n == batch.cap) {
         uint32_t cap = batch.cap ? batch.cap * 2 : 16;
         noted_t *grown = realloc(batch.list, cap * sizeof *grown);
@@ -59,8 +61,14 @@ static rg_status_t note(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
     }
     noted_t *x = &batch.list[batch.n];
     x->call = *c;
-    rg_status_t st = rg_call_opts(h, c, opts, 0, &x->opts);
-    if (st != RG_OK) return st;
+    x->refused = wrong != RG_OK ? wrong : rg_call_opts(h, c, opts, 0, &x->opts);
+    if (x->refused != RG_OK) {
+        x->opts = (rg_opts_t)RG_OPTS_INIT;
+        if (opts) x->opts.tag = opts->tag;
+        rg_group_errmsg(h, x->why, sizeof x->why);
+        batch.n++;
+        return x->refused;
+    }
     x->opts.result = NULL;
     if (x->opts.in_strided) x->in_strided = *x->opts.in_strided;
     if (x->opts.out_strided) x->out_strided = *x->opts.out_strided;
@@ -72,10 +80,9 @@ static rg_status_t message(rg_group_t *h, const rg_call_t *c, const rg_opts_t *o
     if (!h || batch_on() != h) return rg_call_run(h, c, opts, req);
     if (req) {
         *req = NULL;
-        return rg_refuse(h, RG_ERR_INVALID,
-                         "between rg_batch_begin and rg_batch_end req must be NULL: the batch has one");
+        rg_refuse(h, RG_ERR_INVALID, "between rg_batch_begin and rg_batch_end req must be NULL: the batch has one");
     }
-    return note(h, c, opts);
+    return note(h, c, opts, req ? RG_ERR_INVALID : RG_OK);
 }
 
 rg_status_t rg_send(rg_group_t *g, const void *buf, uint64_t count, rg_dtype_t dtype, uint32_t peer,
@@ -106,6 +113,23 @@ rg_status_t rg_batch_begin(rg_group_t *h) {
     return RG_OK;
 }
 
+/* One whose arguments are wrong keeps its place, so that its other end does not take the next one for it. Where it is
+ * not known which end that is, or it is this process, there is nobody to tell. */
+static rg_status_t batch_make_one(rg_group_t *h, noted_t *x, rg_request_t **out) {
+    rg_status_t st;
+    if (x->opts.in_strided) x->opts.in_strided = &x->in_strided;
+    if (x->opts.out_strided) x->opts.out_strided = &x->out_strided;
+    if (x->refused != RG_OK) st = rg_call_make_refused(h, &x->call, &x->opts, x->refused, x->why, out);
+    else st = rg_call_make(h, &x->call, &x->opts, out);
+    if (!rg_refused_for_all(st)) return st;
+    rg_request_t *op = *out = rg_op_alloc(h);
+    if (!op) return RG_ERR_NOMEM;
+    rg_op_refuse(op, st, h->errmsg);
+    op->state = RG_OPS_FINISHED;
+    op->res.status = st;
+    return RG_OK;
+}
+
 /* Makes operations of all that was noted. Nothing has started when it fails. */
 static rg_status_t batch_make(rg_group_t *h, int blocking, rg_request_t **out) {
     rg_group_t *g = rg_root(h);
@@ -124,10 +148,7 @@ static rg_status_t batch_make(rg_group_t *h, int blocking, rg_request_t **out) {
     tail = &all->batch_first;
     rg_status_t st = RG_OK;
     for (uint32_t i = 0; i < batch.n && st == RG_OK; i++) {
-        noted_t *x = &batch.list[i];
-        if (x->opts.in_strided) x->opts.in_strided = &x->in_strided;
-        if (x->opts.out_strided) x->opts.out_strided = &x->out_strided;
-        st = rg_call_make(h, &x->call, &x->opts, tail);
+        st = batch_make_one(h, &batch.list[i], tail);
         if (st != RG_OK) break;
         (*tail)->blocking = blocking;
         (*tail)->batch = all;
@@ -149,11 +170,11 @@ static rg_status_t batch_make(rg_group_t *h, int blocking, rg_request_t **out) {
 static void batch_submit(rg_request_t *all) {
     all->batch_left++; /* not before the last has started */
     for (rg_request_t *op = all->batch_first; op; op = op->batch_next) {
-        rg_status_t st = rg_op_submit(op);
+        rg_status_t st = op->state == RG_OPS_FINISHED ? op->refused : rg_op_submit(op);
         if (st == RG_OK) continue;
+        if (op->state != RG_OPS_FINISHED) rg_text_copy(op->res.text, sizeof op->res.text, op->h->errmsg);
         op->state = RG_OPS_FINISHED;
         op->res.status = st;
-        rg_text_copy(op->res.text, sizeof op->res.text, op->h->errmsg);
         rg_batch_part_ended(all);
     }
     rg_batch_part_ended(all);

@@ -93,14 +93,22 @@ static rg_status_t exchange(rg_group_t *h, split_t *s, const rg_opts_t *o) {
     return st;
 }
 
+/* The others may have begun: they are told, and this member's next call is not taken for this one. */
+static rg_status_t refused(rg_group_t *h, rg_status_t st) {
+    char text[RG_CORE_TEXT_MAX];
+    rg_group_errmsg(h, text, sizeof text);
+    rg_call_refused(h, 0, st, text);
+    return st;
+}
+
 /* Until it succeeds on all: a loss ends it on all alike, and they try again without the one that was lost. */
 static rg_status_t exchange_all(rg_group_t *h, split_t *s, const rg_opts_t *opts) {
     const rg_call_t c = { .kind = RG_KIND_ALL_GATHER, .dtype = RG_U8 };
     rg_opts_t o;
     rg_status_t st = rg_call_opts(h, &c, opts, 1, &o);
-    if (st != RG_OK) return st;
-    if (o.tag || o.in_strided || o.out_strided)
-        return rg_refuse(h, RG_ERR_INVALID, "rg_group_split: opts may have a timeout; leave tag and strides 0");
+    if (st == RG_OK && (o.tag || o.in_strided || o.out_strided))
+        st = rg_refuse(h, RG_ERR_INVALID, "rg_group_split: opts may have a timeout; leave tag and strides 0");
+    if (st != RG_OK) return refused(h, st);
     rg_group_t *g = rg_root(h);
     uint64_t start = rg_os_now_ns(), limit = (uint64_t)o.timeout_ms * 1000000u;
     rg_lock(g);
@@ -212,9 +220,10 @@ static rg_status_t split_end(rg_group_t *h, split_t *s, rg_group_t *c, int *used
 }
 
 rg_status_t rg_group_split(rg_group_t *h, uint32_t colour, uint32_t key, const rg_opts_t *opts, rg_group_t **child) {
-    rg_status_t st = child ? rg_usable(h) : RG_ERR_INVALID;
+    rg_status_t st = rg_usable(h);
     if (child) *child = NULL;
     if (st != RG_OK) return st;
+    if (!child) return refused(h, rg_refuse(h, RG_ERR_INVALID, "rg_group_split: child is NULL"));
     rg_group_t *g = rg_root(h), *c = colour == RG_NO_COLOUR ? NULL : calloc(1, sizeof *c);
     uint32_t live = 0;
     rg_lock(g);

@@ -261,7 +261,11 @@ struct rg_request {
     int spoiled;        /* the input is overwritten and cannot be restored: undo is off */
     int failing;        /* OP_FAIL was told */
     int taken;          /* in use: not on the free list */
-    int executing;      /* the schedule may issue steps (not stopped by a fence) */
+    int orphan;         /* nobody waits for it: it is freed when it has ended */
+    /* Not RG_OK: the call was refused here, for its arguments. The others may have made it, so it takes its place in
+     * the order of calls all the same, and is ended for all; res.text has the reason until it ends. */
+    rg_status_t refused, ended; /* ended: what it was ended with for the others */
+    int executing;              /* the schedule may issue steps (not stopped by a fence) */
 
     /* The call */
     rg_layout_t in, out; /* as the caller has them */
@@ -581,6 +585,9 @@ void rg_undo_restore(rg_request_t *op);
 void rg_undo_reduce(const void *ctx, void *dst, const void *a, const void *b, size_t n);
 
 /* ops.c */
+/* The call is refused for its arguments (INVALID, NOTSUP; why), and its operation is ended for all when it is
+ * submitted: what this member calls next must not be taken for it by the others. Its outcome here is st and why. */
+void rg_op_refuse(rg_request_t *op, rg_status_t st, const char *why);
 rg_status_t rg_op_submit(rg_request_t *op);
 /* Locked. RG_OK, or why this handle takes no operation any more, with the text left with it. */
 rg_status_t rg_handle_ended(rg_group_t *h);

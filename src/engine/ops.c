@@ -1,6 +1,7 @@
 /* ops.c: the life of an operation: numbered, announced to the core, run, and ended as the core decides. The core's
  * verdicts are the only way to an outcome; this file carries them out on buffers. It relies on the group's lock. */
 #include "assume.h"
+#include "core/text.h"
 #include "engine/group.h"
 
 #include <stdio.h>
@@ -84,6 +85,8 @@ rg_request_t *rg_op_alloc(rg_group_t *h) {
     op->blocking = op->failing = op->executing = op->spoiled = 0;
     op->presend = 0;
     op->pair = 0;
+    op->orphan = 0;
+    op->refused = RG_OK;
     op->in_place = op->covers = op->weighted = op->self = op->stale = op->saved_whole = 0;
     op->in.kind = op->out.kind = RG_LAYOUT_PLAIN;
     op->in.base = op->out.base = NULL;
@@ -181,6 +184,16 @@ static void op_unlink(rg_group_t *g, rg_request_t *op) {
 
 /* ---- Submitting -------------------------------------------------------------------------------------------------- */
 
+void rg_op_refuse(rg_request_t *op, rg_status_t st, const char *why) {
+    op->refused = st;
+    rg_text_copy(op->res.text, sizeof op->res.text, why);
+    /* Nothing of the caller's is looked at from here on. */
+    op->in.kind = op->out.kind = RG_LAYOUT_PLAIN;
+    op->in.base = op->out.base = NULL;
+    op->in_place = op->covers = 0;
+    op->bytes = op->keep_bytes = 0;
+}
+
 /* Translates the caller's root rank into a member. Ranks mean the view in which the operation was first started by
  * anybody, so that a view change between two members' calls does not give them two roots. */
 static rg_status_t op_root(rg_request_t *op) {
@@ -203,8 +216,12 @@ static rg_status_t op_root(rg_request_t *op) {
         op->sig.root = RG_ROOT_GONE; /* a rank of the group as the program knows it: others may have called the same */
     else if (st == RG_OK) st = RG_ERR_INVALID;
     free(past);
-    if (st == RG_ERR_INVALID)
+    if (st == RG_ERR_INVALID && op->refused == RG_OK)
         rg_group_set_errmsg(op->h, "root %u: this group has ranks 0 to %u", op->root_arg, r->n - 1);
+    if (st == RG_ERR_INVALID && r->n > 1) {
+        if (op->refused == RG_OK) rg_op_refuse(op, st, op->h->errmsg);
+        st = RG_OK;
+    }
     rg_roster_put(r);
     return st;
 }
@@ -339,6 +356,16 @@ static int kept_reserve(rg_group_t *g) {
     return 1;
 }
 
+/* It was refused here, for its arguments, and the others cannot know. */
+static void op_end_refused(rg_request_t *op) {
+    char text[RG_CORE_TEXT_MAX];
+    if (op->roster)
+        snprintf(text, sizeof text, "rank %u (member %llu) was refused this call: %.180s", op->roster->rank,
+                 (unsigned long long)op->g->self_id, op->res.text);
+    else snprintf(text, sizeof text, "a member was refused this call: %.180s", op->res.text);
+    rg_op_fail(op, RG_ERR_MISMATCH, op->g->self_id, text);
+}
+
 /* What is to be run: plan and buffers, for op->roster. */
 static rg_status_t op_prepare_run(rg_request_t *op, char *text, size_t cap) {
     rg_coll_desc_t d;
@@ -357,6 +384,10 @@ static void op_run(rg_request_t *op) {
     op_drop_run(op);
     op->state = RG_OPS_RUNNING;
     op->roster = rg_roster_of(op);
+    if (op->refused != RG_OK) {
+        op_end_refused(op);
+        return;
+    }
     if (op->roster && !op_fits(op)) {
         rg_op_fail(op, RG_ERR_PEER_LOST, 0, stale_text);
         return;
@@ -511,7 +542,13 @@ static void op_tells(rg_request_t *op) {
 
 void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const char *text) {
     rg_group_t *g = op->g;
+    char why[sizeof op->res.text];
     if (op->state == RG_OPS_FINISHED) return;
+    if (op->refused != RG_OK) { /* whatever the others are told: the caller is told what is wrong with its call */
+        memcpy(why, op->res.text, sizeof why);
+        op->ended = status;
+        status = op->refused, blame = 0, text = why;
+    }
     op_drop_run(op);
     rg_block_put(g, op->undo);
     rg_block_put(g, op->keep);
@@ -528,12 +565,14 @@ void rg_op_finish(rg_request_t *op, rg_status_t status, uint64_t blame, const ch
     } else {
         snprintf(op->res.text, sizeof op->res.text, "%s", text && *text ? text : rg_strerror(status));
         rg_log_tidy(op->res.text); /* others have a say in it */
-        rg_group_set_errmsg(op->h, "operation %llu.%llu: %s", (unsigned long long)op->key.gen,
-                            (unsigned long long)(op->key.op & 0xffffffffu), op->res.text);
+        if (op->refused == RG_OK)  /* else it was told when it was refused */
+            rg_group_set_errmsg(op->h, "operation %llu.%llu: %s", (unsigned long long)op->key.gen,
+                                (unsigned long long)(op->key.op & 0xffffffffu), op->res.text);
         op_tells(op);
     }
     op_unlink(g, op);
     if (op->batch) rg_batch_part_ended(op->batch);
+    if (op->orphan) rg_op_free(op);
     rg_wake_callers(g);
 }
 

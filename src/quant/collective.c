@@ -257,7 +257,7 @@ rg_status_t rg_quant_run(rg_quantiser_t *z, int kind, const float *in, float *ou
     rg_quant_job_t a = { .z = z, .kind = kind, .in = in, .out = out, .count = count, .op = op };
     rg_status_t st = rg_frame_open(&a.f, z->g, names[kind], opts);
     if (st == RG_OK) st = check(&a);
-    if (st != RG_OK) return rg_frame_close(&a.f, st);
+    if (st != RG_OK) return rg_frame_refused(&a.f, st, kind == RG_QUANT_ALL_REDUCE);
     a.f.stop = stop;
     uint64_t first = z->calls;
     do {
@@ -276,9 +276,11 @@ rg_status_t rg_quant_run(rg_quantiser_t *z, int kind, const float *in, float *ou
 static rg_status_t call(rg_quantiser_t *z, int kind, const float *in, float *out, uint64_t count, rg_op_t op,
                         const rg_opts_t *opts) {
     if (z == NULL) return RG_ERR_INVALID;
-    if (rg_later_busy(z->queue))
-        return rg_refuse(z->g, RG_ERR_INVALID,
-                         "a quantiser does one call at a time: wait for its requests, or use another quantiser");
+    if (rg_later_busy(z->queue)) {
+        rg_refuse(z->g, RG_ERR_INVALID,
+                  "a quantiser does one call at a time: wait for its requests, or use another quantiser");
+        return rg_frame_turn_down(z->g, opts, RG_ERR_INVALID, kind == RG_QUANT_ALL_REDUCE);
+    }
     return rg_quant_run(z, kind, in, out, count, op, opts, NULL);
 }
 

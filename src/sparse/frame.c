@@ -4,6 +4,28 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* The others begin such a call again where their operations do not fit, so this member takes part in that, too. */
+rg_status_t rg_frame_refused(rg_frame_t *f, rg_status_t st, int retries) {
+    char text[sizeof f->r.text];
+    rg_status_t all;
+    if (!rg_refused_for_all(st)) return rg_frame_close(f, st);
+    if (f->r.text[0] == 0) rg_group_errmsg(f->g, f->r.text, sizeof f->r.text);
+    memcpy(text, f->r.text, sizeof text);
+    do all = rg_call_refused(f->g, f->o.tag, st, text);
+    while (rg_frame_more(f, all, retries));
+    return rg_frame_close(f, st);
+}
+
+rg_status_t rg_frame_turn_down(rg_group_t *g, const rg_opts_t *opts, rg_status_t st, int retries) {
+    static const rg_result_t first = RG_RESULT_INIT;
+    rg_frame_t f = { .g = g, .r = first, .on_fault = rg_root(g)->cfg.on_fault };
+    if (opts != NULL) f.o.tag = opts->tag;
+    if (opts != NULL && opts->on_fault == RG_RETURN) f.on_fault = RG_RETURN;
+    f.ids = f.few;
+    return rg_frame_refused(&f, st, retries);
+}
 
 rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const rg_opts_t *opts) {
     static const rg_opts_t defaults = RG_OPTS_INIT;
@@ -12,7 +34,13 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
     *f = (rg_frame_t){ .g = g, .name = name, .r = first };
     rg_status_t st =
         rg_struct_in(&f->o, sizeof f->o, RG_OPTS_SIZE_FIRST, opts != NULL ? opts : &defaults, "rg_opts", &err);
-    if (st != RG_OK) return rg_refuse(g, st, "%s", err.text);
+    f->ids = f->few;
+    f->on_fault = rg_root(g)->cfg.on_fault;
+    if (st != RG_OK) {
+        if (opts != NULL) f->o.tag = opts->tag; /* where it always was */
+        f->o.result = NULL;
+        return rg_refuse(g, st, "%s", err.text);
+    }
     if (f->o.result != NULL && rg_result_check(f->o.result, NULL) != RG_OK)
         return rg_refuse(g, RG_ERR_INVALID, "%s: opts.result is not initialised: use RG_RESULT_INIT", name);
     f->result = f->o.result;
@@ -25,8 +53,8 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
     else if ((unsigned)f->o.on_fault > RG_RETURN)
         st = rg_frame_refuse(f, RG_ERR_INVALID, "%s: opts.on_fault is %d: expected RG_RETRY (1), RG_RETURN (2) or 0",
                              name, (int)f->o.on_fault);
-    if (st != RG_OK) return rg_frame_close(f, st);
-    f->on_fault = f->o.on_fault != 0 ? f->o.on_fault : rg_root(g)->cfg.on_fault;
+    if (st != RG_OK) return st;
+    if (f->o.on_fault != 0) f->on_fault = f->o.on_fault;
     uint64_t limit_ms = f->o.timeout_ms != 0 ? f->o.timeout_ms : rg_root(g)->cfg.op_timeout_ms;
     f->deadline = rg_os_now_ns() + limit_ms * 1000000;
     f->o.result = &f->r;

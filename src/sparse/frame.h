@@ -37,8 +37,14 @@ typedef struct rg_frame {
     uint64_t few[RG_FRAME_FEW]; /* where they are in a group that is no larger: callers may have little stack */
 } rg_frame_t;
 
-/* Checks opts. What is refused from here on is to be closed too, as its result tells of it, and memory is held. */
+/* Checks opts. What is refused here or from here on is to be ended with rg_frame_refused(). */
 rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const rg_opts_t *opts);
+
+/* A call that is refused before its first operation, for its arguments: ends it on all members that make it, so that no
+ * later call of this one's is taken for it, and closes the frame. retries: as for rg_frame_more(). Gives st back. */
+rg_status_t rg_frame_refused(rg_frame_t *f, rg_status_t st, int retries);
+/* The same where no frame was opened; the text is the handle's. */
+rg_status_t rg_frame_turn_down(rg_group_t *g, const rg_opts_t *opts, rg_status_t st, int retries);
 
 /* For whom the attempt that begins is. They are told apart from others by f->members, never by the epoch: that changes
  * too when an operation beside this call is cancelled or late, of which nobody is lost. */

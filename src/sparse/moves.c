@@ -235,8 +235,8 @@ rg_status_t rg_moves_create_on(rg_group_t *group, const rg_placement_t *p, const
     rg_frame_t f;
     if (group == NULL) return RG_ERR_INVALID;
     rg_status_t st = rg_frame_open(&f, group, "rg_moves_create", opts);
-    if (st != RG_OK) return st;
-    if (out == NULL) return rg_refuse(group, RG_ERR_INVALID, "rg_moves_create: out is NULL");
+    if (st == RG_OK && out == NULL) st = rg_frame_refuse(&f, RG_ERR_INVALID, "rg_moves_create: out is NULL");
+    if (st != RG_OK) return rg_frame_refused(&f, st, 0);
     do st = make(group, p, host, &f, out);
     while (st == RG_ERR_MISMATCH && rg_frame_more(&f, st, 0));
     return rg_frame_close(&f, st);

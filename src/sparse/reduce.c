@@ -839,11 +839,10 @@ rg_status_t rg_sparse_run(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_spar
     job_t j = { .z = z, .in = in, .to = out };
     rg_status_t st = rg_frame_open(&j.f, z->g, "sparse all_reduce", opts);
     if (st == RG_OK) st = rg_sparse_how_in(z->g, how, &j.how);
-    if (st != RG_OK) return rg_frame_close(&j.f, st);
     j.f.stop = stop;
-    if (in == NULL || in->size != sizeof *in || out == NULL || out->size != sizeof *out)
-        return rg_frame_close(&j.f, rg_frame_refuse(&j.f, RG_ERR_INVALID,
-                                                    "%s: in or out is not initialised: use RG_SPARSE_INIT", j.f.name));
+    if (st == RG_OK && (in == NULL || in->size != sizeof *in || out == NULL || out->size != sizeof *out))
+        st = rg_frame_refuse(&j.f, RG_ERR_INVALID, "%s: in or out is not initialised: use RG_SPARSE_INIT", j.f.name);
+    if (st != RG_OK) return rg_frame_refused(&j.f, st, 1);
     j.q = j.how.quant;
     if (!rg_casts_init(&j.casts, in->dtype)) rg_casts_init(&j.casts, RG_F32);
     j.block = in->index == RG_INDEX_BLOCKS ? rg_sparse_block(in) : 0;

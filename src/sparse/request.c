@@ -25,6 +25,11 @@ struct rg_sparse_request {
 
 static rg_sparse_request_t *request_of(rg_later_call_t *c) { return (rg_sparse_request_t *)(void *)c; }
 
+static rg_status_t is_busy(rg_group_t *g, const rg_opts_t *opts) {
+    rg_refuse(g, RG_ERR_INVALID, "%s", busy);
+    return rg_frame_turn_down(g, opts, RG_ERR_INVALID, 1);
+}
+
 static rg_status_t begin(rg_group_t *g, const rg_opts_t *opts, rg_sparse_request_t **req,
                          rg_status_t (*run)(rg_later_call_t *c), rg_sparse_request_t **q) {
     rg_later_call_t *c;
@@ -47,7 +52,7 @@ static rg_status_t start(rg_later_t **queue, rg_sparse_request_t *q, rg_sparse_r
 rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
                                  const rg_sparse_how_t *how, const rg_opts_t *opts) {
     if (z == NULL) return RG_ERR_INVALID;
-    if (rg_later_busy(z->queue)) return rg_refuse(z->g, RG_ERR_INVALID, "%s", busy);
+    if (rg_later_busy(z->queue)) return is_busy(z->g, opts);
     return rg_sparse_run(z, in, out, how, opts, NULL);
 }
 
@@ -80,7 +85,7 @@ rg_status_t rg_sparse_iall_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in,
 rg_status_t rg_seeded_all_reduce(rg_sparse_reducer_t *z, const void *in, void *out, uint64_t n, rg_dtype_t dtype,
                                  const rg_seeded_how_t *how, const rg_opts_t *opts) {
     if (z == NULL) return RG_ERR_INVALID;
-    if (rg_later_busy(z->queue)) return rg_refuse(z->g, RG_ERR_INVALID, "%s", busy);
+    if (rg_later_busy(z->queue)) return is_busy(z->g, opts);
     return rg_seeded_run(z, in, out, n, dtype, how, opts, NULL);
 }
 
@@ -108,7 +113,7 @@ rg_status_t rg_seeded_iall_reduce(rg_sparse_reducer_t *z, const void *in, void *
 rg_status_t rg_topk_all_reduce(rg_topk_reducer_t *z, const float *in, float *out, uint64_t count, rg_sparse_op_t op,
                                const rg_opts_t *opts) {
     if (z == NULL) return RG_ERR_INVALID;
-    if (rg_later_busy(*rg_topk_queue(z))) return rg_refuse(rg_topk_group(z), RG_ERR_INVALID, "%s", busy);
+    if (rg_later_busy(*rg_topk_queue(z))) return is_busy(rg_topk_group(z), opts);
     return rg_topk_run(z, in, out, count, op, opts, NULL);
 }
 

@@ -69,20 +69,18 @@ rg_status_t rg_seeded_run(rg_sparse_reducer_t *z, const void *in, void *out, uin
                           const rg_seeded_how_t *how, const rg_opts_t *opts, rg_stop_t *stop) {
     rg_frame_t f;
     rg_status_t st = rg_frame_open(&f, z->g, "seeded all_reduce", opts);
-    if (st != RG_OK) return st;
+    if (st != RG_OK) return rg_frame_refused(&f, st, 1);
     f.stop = stop;
     uint64_t width = rg_dtype_size(dtype);
     if (how == NULL || how->size != sizeof *how || width == 0 || (unsigned)how->pattern > RG_SEEDED_SLICE ||
         how->count > n || n > UINT64_MAX / 16)
-        return rg_frame_close(
-            &f, rg_frame_refuse(
-                    &f, RG_ERR_INVALID,
-                    "%s: how is not initialised (RG_SEEDED_HOW_INIT), its pattern or the type unknown, or its count "
-                    "more than n",
-                    f.name));
-    if (how->count != 0 && (in == NULL || out == NULL))
-        return rg_frame_close(&f,
-                              rg_frame_refuse(&f, RG_ERR_INVALID, "%s: %s is NULL", f.name, in == NULL ? "in" : "out"));
+        st = rg_frame_refuse(&f, RG_ERR_INVALID,
+                             "%s: how is not initialised (RG_SEEDED_HOW_INIT), its pattern or the type unknown, or its "
+                             "count more than n",
+                             f.name);
+    else if (how->count != 0 && (in == NULL || out == NULL))
+        st = rg_frame_refuse(&f, RG_ERR_INVALID, "%s: %s is NULL", f.name, in == NULL ? "in" : "out");
+    if (st != RG_OK) return rg_frame_refused(&f, st, 1);
     uint64_t call = rg_frame_mix(rg_frame_mix(0x73656564u, n), how->seed);
     call = rg_frame_mix(rg_frame_mix(call, how->count), (uint64_t)how->pattern << 32 | (uint64_t)dtype << 8 | how->op);
     int memory = rg_room_for(&z->places, how->count * 8) && rg_room_for(&z->out, how->count * width) &&

@@ -204,10 +204,9 @@ rg_status_t rg_topk_run(rg_topk_reducer_t *z, const float *in, float *out, uint6
                         const rg_opts_t *opts, rg_stop_t *stop) {
     job_t j = { .z = z, .in = in, .out = out, .count = count, .op = op, .bytes = rg_topk_bytes(&z->t, count) };
     rg_status_t st = rg_frame_open(&j.f, z->g, "top-k all_reduce", opts);
-    if (st != RG_OK) return st;
     j.f.stop = stop;
-    st = check(&j);
-    if (st != RG_OK) return rg_frame_close(&j.f, st);
+    if (st == RG_OK) st = check(&j);
+    if (st != RG_OK) return rg_frame_refused(&j.f, st, 1);
     do st = attempt(&j);
     while (rg_frame_more(&j.f, st, 1));
     if (st == RG_OK && z->feeds) {

@@ -96,10 +96,13 @@ rg_status_t rg_state_sync(rg_group_t *g, rg_state_t *s, const rg_state_opts_t *o
     uint64_t start = rg_os_now_ns();
     rg_status_t st = rg_usable(g);
     if (st != RG_OK) return st;
-    if (!s) return rg_refuse(g, RG_ERR_INVALID, "rg_state_sync: state is NULL; make one with rg_state_create");
-    st = rg_struct_check(result, RG_STATE_RESULT_SIZE_FIRST, "rg_state_result", &err);
+    if (!s) st = rg_fail(&err, RG_ERR_INVALID, 0, "state is NULL; make one with rg_state_create");
+    if (st == RG_OK) st = rg_struct_check(result, RG_STATE_RESULT_SIZE_FIRST, "rg_state_result", &err);
     if (st == RG_OK) st = rg_state_opts_resolve(opts, &x.o, &err);
-    if (st != RG_OK) return rg_refuse(g, st, "rg_state_sync: %s", err.text);
+    if (st != RG_OK) { /* the others may have begun: they are told, and this member's next call is not taken for it */
+        rg_call_refused(g, 0, st, err.text);
+        return rg_refuse(g, st, "rg_state_sync: %s", err.text);
+    }
     x.r = (rg_state_result_t)RG_STATE_RESULT_INIT;
     x.op_result = (rg_result_t)RG_RESULT_INIT;
     x.op = (rg_opts_t)RG_OPTS_INIT;

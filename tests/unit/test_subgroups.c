@@ -90,7 +90,7 @@ static int wrong_pairs(rig_member_t *m, void *arg) {
     RIG_NEED(m, rg_batch_end(m->g, NULL) == RG_ERR_INVALID, "an end without a begin");
     RIG_OK(m, rg_batch_begin(m->g));
     RIG_NEED(m, rg_batch_begin(m->g) == RG_ERR_INVALID, "two begins");
-    RIG_NEED(m, rg_send(m->g, x, 1, RG_F32, other, NULL, &req) == RG_ERR_INVALID && !req, "a request inside");
+    RIG_NEED(m, rg_send(m->g, x, 1, RG_F32, m->index, NULL, &req) == RG_ERR_INVALID && !req, "a request inside");
     RIG_OK(m, rg_send(m->g, x, 1, RG_F32, 7, NULL, NULL));
     RIG_NEED(m, rg_batch_end(m->g, NULL) == RG_ERR_INVALID && strstr(rig_errmsg(m), "ranks 0 to 1"), "%s",
              rig_errmsg(m));
