@@ -287,8 +287,13 @@ void rg_coord_choose(rg_coord_t *c) {
     c->installed = c->froze = c->owed = c->lost_data = 0;
     c->lack_at = NEVER;
     int suspects = adopt_ranks(c);
-    for (uint32_t i = c->population; i-- > 0;)
-        if (c->seats[c->roster[i]].ghost) rg_seat_free(c, &c->seats[c->roster[i]]); /* of another proposal */
+    for (uint32_t i = c->population; i-- > 0;) {
+        rg_seat_t *s = &c->seats[c->roster[i]];
+        uint64_t id = s->m.id;
+        if (!s->ghost) continue;
+        rg_seat_free(c, s); /* of another proposal; the others still look for a link to it */
+        rg_coord_gone(c, id);
+    }
     round_over(c);
     rg_coord_flush_soon(c);
     rg_coord_log_view(c, change);
