@@ -746,8 +746,6 @@ static const struct {
     { #name, case_##name, 0, 0 }
 #define TCP_CASE(name)                                                                                                 \
     { #name, case_##name, 1, 0 }
-#define ADAPTER_CASE(name)                                                                                             \
-    { #name, case_##name, 0, 1 }
 static const struct {
     const char *name;
     void (*run)(env_t *e);
@@ -788,6 +786,7 @@ static const struct {
     ADAPTER_CASE(other_length),
     ADAPTER_CASE(every_device),
     ADAPTER_CASE(device_lists),
+    ADAPTER_CASE(iwarp),
 #endif
     TCP_CASE(strangers),
     TCP_CASE(refused_connection),

@@ -182,6 +182,20 @@ static void case_device_lists(env_t *e) {
     }
 }
 
+/* There a message has ended before its peer has it, and nothing here allows for that. */
+static void case_iwarp(env_t *e) {
+    fake_iwarp(1);
+    int rc = start(e, 0, nonce);
+    fake_iwarp(0);
+    CHECK(e, rc != 0 && strstr(e->why, "iWARP"));
+    e->why[0] = 0;
+    CHECK(e, start(e, 0, nonce) == 0);
+}
+
+/* For the list of cases. */
+#define ADAPTER_CASE(name)                                                                                             \
+    { #name, case_##name, 0, 1 }
+
 /* Mistakes, and the case that must notice each. The adapter is never quicker than it should be. */
 static const struct {
     int *hook;

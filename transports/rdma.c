@@ -1,4 +1,4 @@
-/* rdma.c: the RDMA transport's table: links over reliable connections of InfiniBand, RoCE or iWARP adapters, through
+/* rdma.c: the RDMA transport's table: links over reliable connections of InfiniBand or RoCE adapters, through
  * libibverbs and librdmacm. Relies on rdma_conn.c for connections, rdma_msg.c for messages, mbox.c for matching.
  * Nothing remote can write to memory of a caller: drop() ends the queue pair, which ends what our own adapter still
  * reads into it, and fence() waits for such reads, of which little is under way at a time. It must not sleep, and moves

@@ -96,9 +96,15 @@ static rg_status_t bind_listener(rg_tp_t *tp, const rg_tp_config_t *c, rg_error_
 static rg_status_t make_queues(rg_tp_t *tp, const rg_tp_config_t *c, rg_error_t *err) {
     struct ibv_device_attr d;
     if (ibv_query_device(tp->device, &d) != 0) return fail_errno(err, errno, "cannot ask the device");
-    /* The sink of a read over iWARP must be open to remote writes, which nothing here is: there are pieces instead. */
-    tp->windowed = tp->device->device->transport_type != IBV_TRANSPORT_IWARP &&
-                   (d.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+    /* What was given to an adapter of InfiniBand or RoCE has ended when the other end's has it. Here the life of a
+     * peer, and when a buffer may change, are known by that. */
+    if (tp->device->device->transport_type == IBV_TRANSPORT_IWARP)
+        return rg_fail(
+            err, RG_ERR_NOTSUP, 0,
+            "rdma: the device %s is an iWARP adapter, which this transport cannot use: its messages end before "
+            "the peer has them, so that the loss of one would not be seen; RG_TRANSPORT=auto does without",
+            ibv_get_device_name(tp->device->device));
+    tp->windowed = (d.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
     /* Elsewhere a page that the adapter knows would be missing in a forked child, with whatever else lies in it. */
     tp->direct = c->config->rdma_direct != RG_OFF && ibv_is_fork_initialized() == IBV_FORK_UNNEEDED;
     if (d.max_srq < 1) return rg_fail(err, RG_ERR_NOTSUP, 0, "rdma: the device has no shared receive queues");

@@ -83,7 +83,8 @@ typedef struct fake_event {
 } fake_event_t;
 
 #define DEVICES 2u
-static struct ibv_device device[DEVICES] = { { .name = "fake0" }, { .name = "fake1" } };
+static struct ibv_device device[DEVICES] = { { .name = "fake0", .transport_type = IBV_TRANSPORT_IB },
+                                             { .name = "fake1", .transport_type = IBV_TRANSPORT_IB } };
 static struct ibv_context context[DEVICES] = { { .device = &device[0] }, { .device = &device[1] } };
 static uint32_t n_binds;
 static fake_qp_t *qps;
@@ -103,6 +104,8 @@ void fake_hold(int end, uint32_t of, uint32_t steps) {
     for (fake_qp_t *q = qps; q; q = q->next)
         if (is(q, end, of)) q->left = steps;
 }
+
+void fake_iwarp(int on) { device[0].transport_type = on ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB; }
 
 uint64_t fake_moved(int end, uint32_t of) {
     uint64_t sum = 0;

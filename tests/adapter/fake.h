@@ -13,6 +13,8 @@ extern uint32_t fake_recvs __attribute__((weak));
 
 /* Bytes that those have sent or read. */
 uint64_t fake_moved(int end, uint32_t of) __attribute__((weak));
+/* Whether fake0 says that it is an iWARP adapter. */
+void fake_iwarp(int on) __attribute__((weak));
 /* fake0 and fake1, which what is bound gets by turns. */
 extern int fake_two_devices __attribute__((weak));
 
