@@ -259,11 +259,14 @@ static void gather_chunk(const rg_topk_t *t, const uint8_t *w, uint32_t m, float
  * are rounded. No element, nor what the transform makes on the way, is more than a quarter of the sum of magnitudes; so
  * the transform is made only where that is near the end of f32. Not inlined, for the stack. */
 static __attribute__((noinline)) int comes_back(const rg_topk_t *t, const uint8_t *w, uint32_t m) {
-    float one[CHUNK] = { 0 };
+    float one[CHUNK];
     double sum = 0;
-    gather_chunk(t, w, m, one, NULL);
-    for (uint32_t i = 0; i < CHUNK; i++) sum += fabs((double)one[i]);
+    uint32_t k = chosen(t, m);
+    decode_values(t, w + index_bytes(k), k, one);
+    for (uint32_t i = 0; i < k; i++) sum += fabs((double)one[i]);
     if (sum / 4 <= (double)FLT_MAX) return 1;
+    memset(one, 0, sizeof one);
+    gather_chunk(t, w, m, one, NULL);
     rg_topk_dct_inverse(one, 1, one);
     for (uint32_t i = 0; i < m; i++)
         if (!isfinite(one[i])) return 0;
