@@ -336,9 +336,8 @@ rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
     if (sent && !begun) /* the others have its message, and would match the next call's with it */
         rg_group_over(g, RG_ERR_BUG, "an operation that had been sent could not be started");
     if (begun && !req) {
-        if (g->driver == RG_DRIVER_CALLER) rg_wake(g); /* it may sleep on what was wanted before */
-        begun = wrong == RG_OK;                        /* else its result may be what is wrong */
-        st = rg_call_collect(op, begun ? o.result : NULL);
+        if (g->driver == RG_DRIVER_CALLER) rg_wake(g);              /* it may sleep on what was wanted before */
+        st = rg_call_collect(op, wrong == RG_OK ? o.result : NULL); /* which may be what is wrong */
     } else if (begun && op->refused != RG_OK) {
         st = op->refused;
         if (op->state == RG_OPS_FINISHED) rg_op_free(op);
@@ -351,7 +350,7 @@ rg_status_t rg_call_run(rg_group_t *h, const rg_call_t *c, const rg_opts_t *opts
         rg_call_started(op);
     }
     rg_unlock(g);
-    return begun || req ? st : refused(h, &o, st);
+    return (begun && wrong == RG_OK) || req ? st : refused(h, &o, st);
 }
 
 /* ---- The operations ---------------------------------------------------------------------------------------------- */
