@@ -323,13 +323,15 @@ uint64_t rg_moves_reduce_bytes(const rg_moves_t *m);
 
 /* Begins a gather: chunk[c] is read by the owner and written by those that are to have it; it may be NULL elsewhere.
  * The array is read during the call, the chunks belong to the library until the end. Of opts, tag and timeout_ms count.
- * INVALID, with nothing begun: one is in flight, or a pointer is NULL where there are bytes. */
+ * INVALID: one is in flight, which goes on; or a pointer is NULL where there are bytes. The latter is told to the
+ * others, so that the next call is not taken for this one: they end with an error, too, and the call returns when they
+ * have, or at the deadline. */
 rg_status_t rg_moves_gather(rg_moves_t *m, void *const *chunk, const rg_opts_t *opts);
 
 /* Begins a reduction of chunks of elements: in[c] is read by all that have the chunk; out[c] is written by the owner,
  * at the very end, and may be in[c]. It is made of the owner's copy and of the others' in the order of ranks, always in
  * the same order. Sums are made as in rg_all_reduce; AVG divides by the number of copies. INVALID also: a chunk is not
- * of whole elements. NOTSUP: AVG of integers. NOMEM, with nothing begun. */
+ * of whole elements. NOTSUP: AVG of integers. Both are told to the others, as there. NOMEM, with nothing begun. */
 rg_status_t rg_moves_reduce(rg_moves_t *m, const void *const *in, void *const *out, rg_dtype_t dtype, rg_op_t op,
                             const rg_opts_t *opts);
 

@@ -553,10 +553,21 @@ static void go_on(rg_moves_t *m) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-static rg_status_t begin(rg_moves_t *m, const char *name, int reduces, const rg_opts_t *opts) {
+/* wrong, not RG_OK: this member is refused the call, but the others may have made it. So it takes part as one that can
+ * give nothing and take nothing, by which all end alike, and no later call of its own is taken for this one. */
+static rg_status_t begin(rg_moves_t *m, const char *name, int reduces, const rg_opts_t *opts, rg_status_t wrong) {
     rg_frame_t f;
     static const rg_result_t none = RG_RESULT_INIT;
+    char text[sizeof none.text] = "";
+    if (wrong != RG_OK) rg_group_errmsg(m->g, text, sizeof text);
     rg_status_t st = rg_frame_open(&f, m->g, name, opts);
+    if (rg_refused_for_all(st)) {
+        rg_opts_t bare = RG_OPTS_INIT;
+        bare.tag = f.o.tag;
+        if (wrong == RG_OK) rg_group_errmsg(m->g, text, sizeof text);
+        wrong = rg_frame_close(&f, wrong != RG_OK ? wrong : st);
+        st = rg_frame_open(&f, m->g, name, &bare);
+    }
     if (st == RG_OK) st = rg_frame_shape(&f);
     rg_frame_free(&f); /* whose members they are is known by their hash */
     if (st != RG_OK) return st;
@@ -578,6 +589,12 @@ static rg_status_t begin(rg_moves_t *m, const char *name, int reduces, const rg_
     uint64_t kind = reduces ? 1 + (uint64_t)m->dtype * 16 + m->op : 0;
     m->mine = (verdict_t){ rg_frame_mix(m->hash, kind), 0, 0 };
     m->phase = MOVING;
+    if (wrong != RG_OK) {
+        m->broken = 1;
+        m->worst = wrong;
+        rg_moves_wait(m, NULL);
+        return rg_refuse(m->g, wrong, "%s", text);
+    }
     go_on(m);
     return RG_OK;
 }
@@ -591,13 +608,14 @@ rg_status_t rg_moves_gather(rg_moves_t *m, void *const *chunk, const rg_opts_t *
     static const char *const name = "rg_moves_gather";
     if (m == NULL) return RG_ERR_INVALID;
     rg_status_t st = idle(m, name);
+    if (st != RG_OK) return st;
     rg_placement_t p = placement_of(m);
     for (uint32_t c = 0; st == RG_OK && c < m->chunks; c++) {
         m->chunk[c] = chunk != NULL ? chunk[c] : NULL;
         if (m->chunk[c] == NULL && m->bytes[c] != 0 && rg_placed(&p, m->rank, c))
             st = rg_refuse(m->g, RG_ERR_INVALID, "%s: chunk %u is NULL, and is to be here", name, c);
     }
-    return st != RG_OK ? st : begin(m, name, 0, opts);
+    return st == RG_OK || rg_refused_for_all(st) ? begin(m, name, 0, opts, st) : st;
 }
 
 rg_status_t rg_moves_reduce(rg_moves_t *m, const void *const *in, void *const *out, rg_dtype_t dtype, rg_op_t op,
@@ -608,7 +626,7 @@ rg_status_t rg_moves_reduce(rg_moves_t *m, const void *const *in, void *const *o
     rg_status_t st = idle(m, name);
     if (st != RG_OK) return st;
     st = rg_red_init(&r, dtype, op, m->n, RG_RED_DST_ACC);
-    if (st != RG_OK) return rg_refuse(m->g, st, "%s: %s of %s", name, rg_op_name(op), rg_dtype_name(dtype));
+    if (st != RG_OK) rg_refuse(m->g, st, "%s: %s of %s", name, rg_op_name(op), rg_dtype_name(dtype));
     rg_placement_t p = placement_of(m);
     for (uint32_t c = 0; st == RG_OK && c < m->chunks; c++) {
         m->in[c] = in != NULL ? in[c] : NULL;
@@ -622,7 +640,7 @@ rg_status_t rg_moves_reduce(rg_moves_t *m, const void *const *in, void *const *o
     m->dtype = dtype;
     m->op = op;
     if (st == RG_OK && !reduce_memory(m)) st = rg_refuse(m->g, RG_ERR_NOMEM, "%s: no memory for the copies", name);
-    return st != RG_OK ? st : begin(m, name, 1, opts);
+    return st == RG_OK || rg_refused_for_all(st) ? begin(m, name, 1, opts, st) : st;
 }
 
 int rg_moves_ready(const rg_moves_t *m, uint32_t c) {

@@ -345,6 +345,51 @@ Test(moves, gather__after_something_was_cancelled__goes_on, .timeout = 60) {
     rig_run(4, "inproc", NULL, after_cancelled, NULL);
 }
 
+/* One member is refused a call, in one way after the other: the others end with an error, too, and what all call next
+ * is not taken for it. */
+static int refused(rig_member_t *m, void *arg) {
+    world_t w;
+    held_t h = { { 0 } };
+    rg_moves_t *z = NULL;
+    rg_opts_t o = RG_OPTS_INIT, odd = RG_OPTS_INIT;
+    rg_result_t r = RG_RESULT_INIT;
+    (void)arg;
+    odd.on_fault = (rg_on_fault_t)99;
+    odd.result = &r;
+    make_world(&w, m->rig->n, 12, 100000, 4, rig_seed(11));
+    for (uint32_t c = 0; c < 12; c++) w.bytes[c] += 4;
+    memset(w.present, 0xff, sizeof w.present);
+    RIG_OK(m, rg_moves_create(m->g, &w.p, NULL, &z));
+    for (int how = 0; how < 4; how++) {
+        hold(&h, &w, m->index);
+        const void *const *in = (const void *const *)h.chunk;
+        if (m->index == 1) {
+            r = (rg_result_t)RG_RESULT_INIT;
+            rg_status_t st = how == 0   ? rg_moves_gather(z, NULL, &o)
+                             : how == 1 ? rg_moves_gather(z, h.chunk, &odd)
+                             : how == 2 ? rg_moves_reduce(z, NULL, NULL, RG_I32, RG_SUM, &o)
+                                        : rg_moves_reduce(z, in, h.chunk, RG_I32, RG_AVG, &o);
+            RIG_NEED(m, st == (how == 3 ? RG_ERR_NOTSUP : RG_ERR_INVALID), "%d: %s", how, rig_errmsg(m));
+            RIG_NEED(m, strstr(rig_errmsg(m), how == 1 ? "on_fault" : how == 3 ? "avg" : "NULL"), "%s", rig_errmsg(m));
+            RIG_NEED(m, how != 1 || r.status == st, "its result: %s", rg_status_name(r.status));
+        } else {
+            RIG_OK(m, how < 2 ? rg_moves_gather(z, h.chunk, &o) : rg_moves_reduce(z, in, h.chunk, RG_I32, RG_SUM, &o));
+            rg_status_t st = rg_moves_wait(z, NULL);
+            RIG_NEED(m, st == (how == 3 ? RG_ERR_MISMATCH : RG_ERR_INVALID), "%d: %s", how, rg_status_name(st));
+        }
+        RIG_OK(m, rg_moves_gather(z, h.chunk, &o));
+        RIG_OK(m, rg_moves_wait(z, NULL));
+        for (uint32_t c = 0; c < 12; c++) RIG_NEED(m, right(&h, &w, c), "%d: chunk %u is not right", how, c);
+        let_go(&h);
+    }
+    rg_moves_destroy(z);
+    return rig_gate(m, 9, m->rig->n);
+}
+
+Test(moves, calls__one_member_is_refused__the_others_too_and_the_next_is_whole, .timeout = 60) {
+    rig_run(3, "inproc", NULL, refused, NULL);
+}
+
 Test(moves, calls__that_differ_cancel_or_are_late__end_alike, .timeout = 60) {
     rig_run(4, "inproc", NULL, wrong, NULL);
 }
