@@ -77,10 +77,12 @@ void env_coordinator_kill(struct procs_coordinator *co) {
 
 /* ---- A member -------------------------------------------------------------------------------------------------- */
 
+/* The time last: whoever sees it reads the rest. */
 static int failed(struct env_member *m, rg_status_t st, const char *text) {
-    m->ended_ns = procs_now();
+    uint64_t at = procs_now();
     snprintf(m->text, sizeof m->text, "%s", text);
     m->status = st;
+    __atomic_store_n(&m->ended_ns, at, __ATOMIC_RELEASE);
     return 3;
 }
 

@@ -227,9 +227,9 @@ transfer() { # FROM-NAMESPACE TO-NAMESPACE ADDRESS BYTES: milliseconds until the
     [ "$(stat -c %s /tmp/arrived)" = "$4" ] || { echo "transfer: lost bytes" >&2; return 1; }
     echo $((($(date +%s%N) - begin) / 1000000))
 }
-round_trip() { # NAMESPACE ADDRESS COUNT INTERVAL: "microseconds lost-percent"
+round_trip() { # NAMESPACE ADDRESS COUNT INTERVAL: "microseconds of the quickest, lost-percent"
     ip netns exec "$1" busybox ping -q -c "$3" -i "$4" -W 2 "$2" > /tmp/ping
-    echo "$(sed -n 's|^round-trip.*= [0-9.]*/\([0-9.]*\)/.*|\1|p' /tmp/ping | awk '{ printf "%d", $1 * 1000 }')" \
+    echo "$(sed -n 's|^round-trip.*= \([0-9.]*\)/.*|\1|p' /tmp/ping | awk '{ printf "%d", $1 * 1000 }')" \
         "$(sed -n 's/.* \([0-9]*\)% packet loss.*/\1/p' /tmp/ping)"
 }
 near() { # WHAT A B PERCENT
@@ -258,17 +258,24 @@ emulator_pair() {
     until_true 10 grep -q ready /tmp/emulator
 }
 scenario_wan() { # RATE DELAY LOSS BYTES WITHIN-PERCENT
-    local k e kl el bad=0 shift=0
+    local k e kl el bad=0 shift=0 least_k=999999 least_e=999999
     [ "$VM_PLANT" = delay ] && shift=5
     mkfifo /tmp/open
     exec 8<> /tmp/open # an input that does not end: a receiver that has said all would be taken for one that leaves
     kernel_pair "$1" "$2" "$3" && emulator_pair "$1" $(($2 + shift)) "$3" || fail "no networks"
     read -r k kl < <(round_trip k1 10.80.0.2 "${6:-50}" 0.05)
     read -r e el < <(round_trip e1 10.79.0.2 "${6:-50}" 0.05)
-    near "round trip, us" "$k" "$e" "$5" || bad=1
+    near "quickest round trip, us" "$k" "$e" "$5" || bad=1
     echo "lost pings, percent: kernel $kl, emulator $el"
-    k=$(transfer k1 k2 10.80.0.2 "$4") && e=$(transfer e1 e2 10.79.0.2 "$4") || fail "a transfer did not end"
-    near "transfer of $4 bytes, ms" "$k" "$e" "$5" || bad=1
+    # The least of three in turns, as the quickest ping above: what else this machine does lengthens one and not the other.
+    for _ in 1 2 3; do
+        k=$(transfer k1 k2 10.80.0.2 "$4") && e=$(transfer e1 e2 10.79.0.2 "$4") || fail "a transfer did not end"
+        least_k=$((k < least_k ? k : least_k)) least_e=$((e < least_e ? e : least_e))
+    done
+    # A processor in software takes a share of the time that is different in each.
+    local within=$5
+    grep -q kvm /sys/devices/system/clocksource/clocksource0/available_clocksource || within=$((2 * within))
+    near "least of 3 transfers of $4 bytes, ms" "$least_k" "$least_e" "$within" || bad=1
     exec 9>&-
     return $bad
 }
