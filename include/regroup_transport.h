@@ -120,7 +120,6 @@ typedef struct rg_tp_config {
 /* What a transport knows of a link that is up; 0: not known. */
 typedef struct rg_tp_link_info {
     uint32_t shared;      /* 1: both ends share memory */
-    uint32_t cpu;         /* of this host, which the peer used lately, + 1 */
     uint64_t rtt_ns;      /* least round trip seen */
     uint64_t bytes_per_s; /* rate of what was delivered while there was enough to send */
 } rg_tp_link_info_t;
@@ -238,6 +237,10 @@ typedef struct rg_transport {
      * returns nothing of it is touched any more. */
     int (*fetch)(rg_tp_t *tp, uint32_t link, const rg_tp_fetch_t *fetch);
     void (*unfetch)(rg_tp_t *tp, uint32_t link, uint64_t cookie);
+
+    /* The processor of this host, + 1, on which the peer of the link ran lately; 0: not known, or on another host.
+     * Asked every 50 us, so it must be cheap. May be NULL. */
+    uint32_t (*peer_cpu)(rg_tp_t *tp, uint32_t link);
 } rg_transport_t;
 #define RG_TP_DONE_NOW 1
 

@@ -640,6 +640,12 @@ static void auto_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) 
         tp->side[l->via].t->link_info(tp->side[l->via].tp, index, out);
 }
 
+static uint32_t auto_peer_cpu(rg_tp_t *tp, uint32_t index) {
+    auto_link_t *l = link_at(tp, index);
+    if (!l || l->state != AUTO_UP || !tp->side[l->via].t->peer_cpu) return 0;
+    return tp->side[l->via].t->peer_cpu(tp->side[l->via].tp, index);
+}
+
 static void auto_work(rg_tp_t *tp, uint64_t *copied, uint64_t *reduced) {
     *copied = *reduced = 0;
     for (int i = 0; i < 2; i++) {
@@ -820,7 +826,8 @@ static int auto_wake_fd(rg_tp_t *tp) { return tp->epoll; }
     .poll = auto_poll, .arm = auto_arm, .fence = auto_fence, .drop = auto_drop, .stats = auto_stats,                   \
     .wake_fd = auto_wake_fd, .close = auto_close, .link_info = auto_link_info, .put = auto_put, .peek = auto_peek,     \
     .taken = auto_taken, .visitor = auto_visitor, .places = auto_places, .route = auto_route, .relay = auto_relay,     \
-    .work = auto_work, .lend = auto_lend, .reclaim = auto_reclaim, .fetch = auto_fetch, .unfetch = auto_unfetch,
+    .work = auto_work, .lend = auto_lend, .reclaim = auto_reclaim, .fetch = auto_fetch, .unfetch = auto_unfetch,       \
+    .peer_cpu = auto_peer_cpu,
 
 const rg_transport_t rg_transport_auto = {
     .struct_size = sizeof(rg_transport_t), .name = "auto", .open = auto_open, PAIR_TABLE

@@ -427,7 +427,11 @@ static void shm_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) {
     const link_t *l = link_at(tp, index);
     int shared = l && l->state == LINK_UP;
     *out = (rg_tp_link_info_t){ .shared = shared };
-    if (shared) out->cpu = LOAD(&l->in->cpu);
+}
+
+static uint32_t shm_peer_cpu(rg_tp_t *tp, uint32_t index) {
+    const link_t *l = link_at(tp, index);
+    return l && l->state == LINK_UP ? LOAD(&l->in->cpu) : 0;
 }
 
 static int shm_wake_fd(rg_tp_t *tp) { return tp->epoll; }
@@ -452,4 +456,5 @@ const rg_transport_t rg_transport_shm = {
     .put = shm_put,
     .peek = shm_peek,
     .taken = shm_taken,
+    .peer_cpu = shm_peer_cpu,
 };

@@ -13,7 +13,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define PATIENCE 8     /* sweeps that a message without a receive may hold up those behind it */
+#define PATIENCE 8 /* sweeps that a message without a receive may hold up those behind it */
+#define QUIET_BYTES (64u << 10)
 #define SWEEP_EVERY 64 /* polls between looks at what the direct way does not see */
 
 /* ---- Log, ring, operations ---- */
@@ -612,6 +613,27 @@ static int tcp_arm(rg_tp_t *tp, int64_t *timeout_ns) {
     return 1;
 }
 
+/* Within a host the kernel takes what is sent to its receiver where the sender runs. But what found the socket full
+ * goes on by the hand of who reads, so that this says nothing while much is under way. */
+static uint32_t tcp_peer_cpu(rg_tp_t *tp, uint32_t index) {
+    link_t *l = link_at(tp, index);
+    struct sockaddr_storage peer;
+    socklen_t len = sizeof peer;
+    int cpu = -1;
+    if (!l || l->state != LINK_UP || l->near == ELSEWHERE || !l->rail[0]) return 0;
+    uint64_t moved = l->sent + l->received - l->looked;
+    int fd = l->rail[0]->fd;
+    l->looked += moved;
+    if (l->via || moved > QUIET_BYTES) return 0;
+    if (l->near == NEAR_UNKNOWN) {
+        int here = getpeername(fd, (void *)&peer, &len) == 0 && rg_os_is_local_address((void *)&peer);
+        l->near = here ? THIS_HOST : ELSEWHERE;
+        if (!here) return 0;
+    }
+    len = sizeof cpu;
+    return getsockopt(fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &len) == 0 && cpu >= 0 ? (uint32_t)cpu + 1 : 0;
+}
+
 /* The kernel keeps the least round trip, and a rate that it does not count where the program had nothing to send. */
 static void tcp_link_info(rg_tp_t *tp, uint32_t index, rg_tp_link_info_t *out) {
     link_t *l = link_at(tp, index);
@@ -662,4 +684,5 @@ const rg_transport_t rg_transport_tcp = {
     .places = tcp_places,
     .route = rgt_route,
     .relay = rgt_relay,
+    .peer_cpu = tcp_peer_cpu,
 };

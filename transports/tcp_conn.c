@@ -234,6 +234,7 @@ static void rail_up(rg_tp_t *tp, link_t *l, conn_t *c, uint32_t rail) {
     rgt_interest(c, EPOLLRDHUP);
     if (++l->rails_up < l->rails) return;
     l->state = LINK_UP;
+    l->near = NEAR_UNKNOWN;
     uint64_t now = rg_os_now_ns();
     for (uint32_t r = 0; r < l->rails; r++) {
         rgt_interest(l->rail[r], EPOLLIN | EPOLLRDHUP);

@@ -279,6 +279,8 @@ typedef struct link {
     uint32_t note_seq_in;
     uint8_t note_dirty, note_owed; /* to tell the caller; to send to the peer */
     uint64_t sent, received;       /* payload bytes */
+    uint64_t looked;               /* both, when it was last asked where the peer runs */
+    enum { NEAR_UNKNOWN, ELSEWHERE, THIS_HOST } near;
     char text[320];
     char lost_text[320]; /* of LINK_LOST */
 } link_t;

@@ -198,14 +198,13 @@ static void look_around(rg_group_t *g) {
     uint32_t at[WATCHED_LINKS], full[WATCHED_LINKS], n = 0, n_full = 0, here = 0, before = 0, with = 0;
     int cpu = sched_getcpu(), crowded = g->host_procs > g->cores;
     g->polite_ns = crowded ? 0 : POLITE_NS;
-    if (g->n_links > WATCHED_LINKS || !g->tp_ops->link_info || cpu < 0) return;
+    if (g->n_links > WATCHED_LINKS || !g->tp_ops->peer_cpu || cpu < 0) return;
     for (uint32_t i = 0; i < g->n_links; i++) {
-        rg_tp_link_info_t info = { 0 };
         if (!g->links[i].up) continue;
-        g->tp_ops->link_info(g->tp, i, &info);
-        if (!info.cpu) return;
-        at[n++] = info.cpu - 1;
-        if (info.cpu != (uint32_t)cpu + 1) continue;
+        uint32_t peer = g->tp_ops->peer_cpu(g->tp, i);
+        if (!peer) return;
+        at[n++] = peer - 1;
+        if (peer != (uint32_t)cpu + 1) continue;
         here++;
         before += g->links[i].id < g->self_id;
         with = i;

@@ -439,11 +439,7 @@ static int sleepy(end_t *e, int first, int rounds) {
     return 0;
 }
 
-static uint32_t peers_cpu(int who) {
-    rg_tp_link_info_t info = { 0 };
-    T->link_info(ends[who].tp, 0, &info);
-    return info.cpu;
-}
+static uint32_t peers_cpu(int who) { return T->peer_cpu(ends[who].tp, 0); }
 
 Test(shm, processor__of_the_peer__is_told_and_follows_it) {
     cpu_set_t may, one;

@@ -88,9 +88,12 @@ Test(spread, two_on_one_processor__the_later_one_moves, .timeout = 100) {
     rg_config_t c = RG_CONFIG_INIT;
     two_cpus(&all);
     p.cpu = first_of(&all, -1);
-    rig_run(2, "shm", &c, is_put_beside, &p);
-    c.spread = RG_OFF;
-    rig_run(2, "shm", &c, is_put_beside, &p);
+    for (int tcp = 0; tcp < 2; tcp++) {
+        c.spread = RG_ON;
+        rig_run(2, tcp ? "tcp" : "shm", &c, is_put_beside, &p);
+        c.spread = RG_OFF;
+        rig_run(2, tcp ? "tcp" : "shm", &c, is_put_beside, &p);
+    }
 }
 
 Test(spread, more_members_than_processors__who_is_one_too_many_moves, .timeout = 100) {
