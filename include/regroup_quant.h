@@ -197,7 +197,9 @@ rg_status_t rg_quantiser_keep(rg_quantiser_t *z, uint64_t n);
  * nothing else uses meanwhile: operations of the group that have other tags may be called at the same time. Requests of
  * one quantiser run one after the other, in the order of the calls, which is the same on all members. Until a request
  * is waited for, its buffers and the quantiser belong to the library; the time limit counts from when its turn comes.
- * Wait for all of them before rg_group_boundary(). Errors at once: INVALID, NOMEM, SYSTEM (no thread). */
+ * Wait for all of them before rg_group_boundary(). Errors at once: INVALID, NOMEM, SYSTEM (no thread). A call that is
+ * refused for its arguments has its place (regroup.h) among those of its tag, behind requests of the quantiser that
+ * have not ended and have the same tag, for which it waits; without a tag it has none. */
 
 typedef struct rg_quant_request rg_quant_request_t;
 

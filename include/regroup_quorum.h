@@ -119,7 +119,9 @@ rg_status_t rg_quorum_reduce(rg_quorum_t *q, const void *in, void *out, const rg
                              uint32_t timeout_ms, rg_quorum_result_t *result);
 
 /* The two halves of it, for rounds that are decided while the program computes. begin copies `in`. INVALID: the last
- * round's result was not taken yet; wait and test: nothing was begun. test: AGAIN while it is not decided. */
+ * round's result was not taken yet; wait and test: nothing was begun. test: AGAIN while it is not decided. What is
+ * refused is not begun, and the round stays this member's next one, for which what it begins next counts: begin it
+ * again before the program goes on, with `in` NULL if there is nothing to give. */
 rg_status_t rg_quorum_begin(rg_quorum_t *q, const void *in, const rg_quorum_input_t *input);
 rg_status_t rg_quorum_wait(rg_quorum_t *q, void *out, uint32_t timeout_ms, rg_quorum_result_t *result);
 rg_status_t rg_quorum_test(rg_quorum_t *q, void *out, rg_quorum_result_t *result);

@@ -266,7 +266,9 @@ rg_status_t rg_seeded_all_reduce(rg_sparse_reducer_t *z, const void *in, void *o
  * waited for; the time limit counts from when its turn comes. A request ends with RESOURCE where its member has 512
  * operations in flight (regroup.h) when one that the request is made of is to begin: keep below that. Wait for all of
  * them before rg_group_boundary(). Destroying a reducer waits for the request that runs; those that have not begun, and
- * all that nobody has waited for, are gone. Errors at once: INVALID, NOMEM, SYSTEM (no thread). */
+ * all that nobody has waited for, are gone. Errors at once: INVALID, NOMEM, SYSTEM (no thread). A call that is refused
+ * for its arguments has its place (regroup.h) among those of its tag, behind requests of the reducer that have not
+ * ended and have the same tag, for which it waits; without a tag it has none. */
 typedef struct rg_sparse_request rg_sparse_request_t;
 
 rg_status_t rg_sparse_iall_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,

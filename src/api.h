@@ -61,7 +61,7 @@ rg_status_t rg_call_make_refused(rg_group_t *h, const rg_call_t *c, const rg_opt
 int rg_refused_for_all(rg_status_t st);
 /* For calls that are made of operations: refused before their first one, they take the place of one (an all-gather, for
  * the text) all the same. Blocks until it is ended for all, and gives what with: MISMATCH, unless something came
- * between; `why` where there was nobody to tell. */
+ * between; `why` where there was nobody to tell. NOMEM, RESOURCE: it has no place, and is to be refused with that. */
 rg_status_t rg_call_refused(rg_group_t *h, uint32_t tag, rg_status_t why, const char *text);
 /* Waits for a submitted operation, hands out its result and frees it. Locked. */
 rg_status_t rg_call_collect(rg_request_t *op, rg_result_t *result);

@@ -227,14 +227,16 @@ rg_status_t rg_call_make_refused(rg_group_t *h, const rg_call_t *c, const rg_opt
         opts && (opts->on_fault == RG_RETRY || opts->on_fault == RG_RETURN) ? opts->on_fault : rg_root(h)->cfg.on_fault;
     if (!rg_dtype_size(call.dtype)) call.dtype = RG_U8;
     rg_request_t *op = rg_op_alloc(h);
-    if (op) {
-        rg_status_t st = fill(op, &call, &o); /* as much as can be known of it */
-        if ((st == RG_OK || rg_refused_for_all(st)) && has_place(op)) {
-            rg_op_refuse(op, why, kept);
-            *out = op;
-        } else {
-            rg_op_free(op);
-        }
+    rg_status_t st = op ? fill(op, &call, &o) : RG_ERR_NOMEM; /* as much as can be known of it */
+    if ((st == RG_OK || rg_refused_for_all(st)) && has_place(op)) {
+        rg_op_refuse(op, why, kept);
+        *out = op;
+    } else if (op) {
+        rg_op_free(op);
+    }
+    if (st == RG_ERR_NOMEM) { /* its place could not be taken: it is to be called again, and refused then */
+        rg_group_set_errmsg(h, "no memory for one more operation, or too many requests have not been waited for");
+        return st;
     }
     rg_group_set_errmsg(h, "%s", kept);
     return *out ? RG_OK : why;
@@ -306,7 +308,7 @@ rg_status_t rg_call_refused(rg_group_t *h, uint32_t tag, rg_status_t why, const 
             rg_op_free(op);
         }
     }
-    rg_group_set_errmsg(h, "%s", text);
+    if (st != RG_ERR_NOMEM && st != RG_ERR_RESOURCE) rg_group_set_errmsg(h, "%s", text);
     rg_unlock(g);
     return st;
 }

@@ -96,9 +96,11 @@ static rg_status_t exchange(rg_group_t *h, split_t *s, const rg_opts_t *o) {
 /* The others may have begun: they are told, and this member's next call is not taken for this one. */
 static rg_status_t refused(rg_group_t *h, rg_status_t st) {
     char text[RG_CORE_TEXT_MAX];
+    rg_status_t all;
     rg_group_errmsg(h, text, sizeof text);
-    rg_call_refused(h, 0, st, text);
-    return st;
+    do all = rg_call_refused(h, 0, st, text);
+    while (all == RG_ERR_PEER_LOST); /* the others begin again */
+    return all == RG_ERR_NOMEM || all == RG_ERR_RESOURCE ? all : st;
 }
 
 /* Until it succeeds on all: a loss ends it on all alike, and they try again without the one that was lost. */

@@ -279,7 +279,7 @@ static rg_status_t call(rg_quantiser_t *z, int kind, const float *in, float *out
     if (rg_later_busy(z->queue)) {
         rg_refuse(z->g, RG_ERR_INVALID,
                   "a quantiser does one call at a time: wait for its requests, or use another quantiser");
-        return rg_frame_turn_down(z->g, opts, RG_ERR_INVALID, kind == RG_QUANT_ALL_REDUCE);
+        return rg_later_turn_down(z->queue, z->g, opts, RG_ERR_INVALID, kind == RG_QUANT_ALL_REDUCE);
     }
     return rg_quant_run(z, kind, in, out, count, op, opts, NULL);
 }

@@ -24,8 +24,10 @@ static rg_status_t start(const rg_quant_request_t *call, const rg_opts_t *opts, 
     rg_later_call_t *c;
     if (req != NULL) *req = NULL;
     if (z == NULL) return RG_ERR_INVALID;
-    if (req == NULL) return rg_refuse(z->g, RG_ERR_INVALID, "%s: req is NULL", what);
-    rg_status_t st = rg_later_make(z->g, sizeof *call, what, opts, &c);
+    rg_status_t st = req == NULL ? rg_refuse(z->g, RG_ERR_INVALID, "%s: req is NULL", what)
+                                 : rg_later_make(z->g, sizeof *call, what, opts, &c);
+    if (st != RG_OK && opts != NULL && opts->tag != 0) /* where one without a tag would stand nobody knows */
+        return rg_later_turn_down(z->queue, z->g, opts, st, call->kind == RG_QUANT_ALL_REDUCE);
     if (st != RG_OK) return st;
     rg_quant_request_t *q = (rg_quant_request_t *)(void *)c;
     c->run = run;

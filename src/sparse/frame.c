@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int is_way(rg_on_fault_t on_fault) { return on_fault == RG_RETRY || on_fault == RG_RETURN; }
+
 /* The others begin such a call again where their operations do not fit, so this member takes part in that, too. */
 rg_status_t rg_frame_refused(rg_frame_t *f, rg_status_t st, int retries) {
     char text[sizeof f->r.text];
@@ -15,6 +17,11 @@ rg_status_t rg_frame_refused(rg_frame_t *f, rg_status_t st, int retries) {
     memcpy(text, f->r.text, sizeof text);
     do all = rg_call_refused(f->g, f->o.tag, st, text);
     while (rg_frame_more(f, all, retries));
+    /* Nothing stands for it then, so it is as if it had not been called. */
+    if (all == RG_ERR_NOMEM || all == RG_ERR_RESOURCE) {
+        st = all;
+        rg_group_errmsg(f->g, f->r.text, sizeof f->r.text);
+    }
     return rg_frame_close(f, st);
 }
 
@@ -22,7 +29,7 @@ rg_status_t rg_frame_turn_down(rg_group_t *g, const rg_opts_t *opts, rg_status_t
     static const rg_result_t first = RG_RESULT_INIT;
     rg_frame_t f = { .g = g, .r = first, .on_fault = rg_root(g)->cfg.on_fault };
     if (opts != NULL) f.o.tag = opts->tag;
-    if (opts != NULL && opts->on_fault == RG_RETURN) f.on_fault = RG_RETURN;
+    if (opts != NULL && is_way(opts->on_fault)) f.on_fault = opts->on_fault;
     f.ids = f.few;
     return rg_frame_refused(&f, st, retries);
 }
@@ -36,6 +43,8 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
         rg_struct_in(&f->o, sizeof f->o, RG_OPTS_SIZE_FIRST, opts != NULL ? opts : &defaults, "rg_opts", &err);
     f->ids = f->few;
     f->on_fault = rg_root(g)->cfg.on_fault;
+    /* Known before anything is refused: by it a call that is refused is begun again as often as the others begin it. */
+    if (opts != NULL && is_way(opts->on_fault)) f->on_fault = opts->on_fault;
     if (st != RG_OK) {
         if (opts != NULL) f->o.tag = opts->tag; /* where it always was */
         f->o.result = NULL;
@@ -54,7 +63,6 @@ rg_status_t rg_frame_open(rg_frame_t *f, rg_group_t *g, const char *name, const 
         st = rg_frame_refuse(f, RG_ERR_INVALID, "%s: opts.on_fault is %d: expected RG_RETRY (1), RG_RETURN (2) or 0",
                              name, (int)f->o.on_fault);
     if (st != RG_OK) return st;
-    if (f->o.on_fault != 0) f->on_fault = f->o.on_fault;
     uint64_t limit_ms = f->o.timeout_ms != 0 ? f->o.timeout_ms : rg_root(g)->cfg.op_timeout_ms;
     f->deadline = rg_os_now_ns() + limit_ms * 1000000;
     f->o.result = &f->r;

@@ -79,6 +79,30 @@ int rg_later_busy(const rg_later_t *queue) {
     return busy;
 }
 
+static int has_undone(const rg_later_t *w, uint32_t tag) {
+    for (const rg_later_call_t *c = w->first; c != NULL; c = c->next)
+        if (!c->done && c->o.tag == tag) return 1;
+    return 0;
+}
+
+/* Their operations come before those of a call that is made now: the other members have made them in this order. */
+static void await_tag(rg_later_t *w, uint32_t tag) {
+    RG_OS_STAY;
+    if (w == NULL || w->forks != rg_os_forks()) return;
+    pthread_mutex_lock(&w->lock);
+    while (has_undone(w, tag)) pthread_cond_wait(&w->less, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
+rg_status_t rg_later_turn_down(rg_later_t *queue, rg_group_t *g, const rg_opts_t *opts, rg_status_t st, int retries) {
+    char text[sizeof((rg_result_t *)0)->text];
+    if (!rg_refused_for_all(st)) return st;
+    rg_group_errmsg(g, text, sizeof text);
+    await_tag(queue, opts != NULL ? opts->tag : 0);
+    rg_refuse(g, st, "%s", text); /* calls of the queue may have had something to say */
+    return rg_frame_turn_down(g, opts, st, retries);
+}
+
 /* A child of fork() has neither the thread nor a right to its lock. */
 void rg_later_end(rg_later_t *w) {
     RG_OS_STAY;

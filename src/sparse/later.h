@@ -39,6 +39,12 @@ rg_status_t rg_later_cancel(rg_later_call_t *c);
 /* Whether a call of the queue (which may be NULL) has not ended. In a child of fork() none has been begun. */
 int rg_later_busy(const rg_later_t *queue);
 
+/* A call that is refused for its arguments (st) before it is in the queue, which may be NULL, or because that is busy:
+ * it takes its place among the calls of its tag all the same, behind those of the queue, as rg_frame_turn_down() says.
+ * Blocks until those have ended; what there is of its own takes no time. The text is the handle's. Gives st back, or
+ * why there is no place for it. */
+rg_status_t rg_later_turn_down(rg_later_t *queue, rg_group_t *g, const rg_opts_t *opts, rg_status_t st, int retries);
+
 /* Waits for the call that runs; those that have not begun, and all that nobody has waited for, are gone. */
 void rg_later_end(rg_later_t *queue);
 

@@ -25,9 +25,14 @@ struct rg_sparse_request {
 
 static rg_sparse_request_t *request_of(rg_later_call_t *c) { return (rg_sparse_request_t *)(void *)c; }
 
-static rg_status_t is_busy(rg_group_t *g, const rg_opts_t *opts) {
+static rg_status_t is_busy(rg_later_t *queue, rg_group_t *g, const rg_opts_t *opts) {
     rg_refuse(g, RG_ERR_INVALID, "%s", busy);
-    return rg_frame_turn_down(g, opts, RG_ERR_INVALID, 1);
+    return rg_later_turn_down(queue, g, opts, RG_ERR_INVALID, 1);
+}
+
+/* Where a call without a tag would stand nobody knows. */
+static rg_status_t not_begun(rg_later_t *queue, rg_group_t *g, const rg_opts_t *opts, rg_status_t st) {
+    return opts != NULL && opts->tag != 0 ? rg_later_turn_down(queue, g, opts, st, 1) : st;
 }
 
 static rg_status_t begin(rg_group_t *g, const rg_opts_t *opts, rg_sparse_request_t **req,
@@ -52,7 +57,7 @@ static rg_status_t start(rg_later_t **queue, rg_sparse_request_t *q, rg_sparse_r
 rg_status_t rg_sparse_all_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in, rg_sparse_t *out,
                                  const rg_sparse_how_t *how, const rg_opts_t *opts) {
     if (z == NULL) return RG_ERR_INVALID;
-    if (rg_later_busy(z->queue)) return is_busy(z->g, opts);
+    if (rg_later_busy(z->queue)) return is_busy(z->queue, z->g, opts);
     return rg_sparse_run(z, in, out, how, opts, NULL);
 }
 
@@ -67,10 +72,10 @@ rg_status_t rg_sparse_iall_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in,
     rg_sparse_how_t means;
     if (req != NULL) *req = NULL;
     if (z == NULL) return RG_ERR_INVALID;
-    if (in == NULL || out == NULL) return rg_refuse(z->g, RG_ERR_INVALID, "%s: %s is NULL", what, in ? "out" : "in");
     rg_status_t st = rg_sparse_how_in(z->g, how, &means);
+    if (in == NULL || out == NULL) st = rg_refuse(z->g, RG_ERR_INVALID, "%s: %s is NULL", what, in ? "out" : "in");
     if (st == RG_OK) st = begin(z->g, opts, req, run_lists, &q);
-    if (st != RG_OK) return st;
+    if (st != RG_OK) return not_begun(z->queue, z->g, opts, st);
     RG_ASSUME(q);
     q->z = z;
     q->list = *in;
@@ -85,7 +90,7 @@ rg_status_t rg_sparse_iall_reduce(rg_sparse_reducer_t *z, const rg_sparse_t *in,
 rg_status_t rg_seeded_all_reduce(rg_sparse_reducer_t *z, const void *in, void *out, uint64_t n, rg_dtype_t dtype,
                                  const rg_seeded_how_t *how, const rg_opts_t *opts) {
     if (z == NULL) return RG_ERR_INVALID;
-    if (rg_later_busy(z->queue)) return is_busy(z->g, opts);
+    if (rg_later_busy(z->queue)) return is_busy(z->queue, z->g, opts);
     return rg_seeded_run(z, in, out, n, dtype, how, opts, NULL);
 }
 
@@ -100,7 +105,7 @@ rg_status_t rg_seeded_iall_reduce(rg_sparse_reducer_t *z, const void *in, void *
     if (req != NULL) *req = NULL;
     if (z == NULL) return RG_ERR_INVALID;
     rg_status_t st = begin(z->g, opts, req, run_seeded, &q);
-    if (st != RG_OK) return st;
+    if (st != RG_OK) return not_begun(z->queue, z->g, opts, st);
     RG_ASSUME(q);
     q->z = z, q->in = in, q->out = out, q->n = n, q->dtype = dtype;
     q->has_how = how != NULL;
@@ -113,7 +118,7 @@ rg_status_t rg_seeded_iall_reduce(rg_sparse_reducer_t *z, const void *in, void *
 rg_status_t rg_topk_all_reduce(rg_topk_reducer_t *z, const float *in, float *out, uint64_t count, rg_sparse_op_t op,
                                const rg_opts_t *opts) {
     if (z == NULL) return RG_ERR_INVALID;
-    if (rg_later_busy(*rg_topk_queue(z))) return is_busy(rg_topk_group(z), opts);
+    if (rg_later_busy(*rg_topk_queue(z))) return is_busy(*rg_topk_queue(z), rg_topk_group(z), opts);
     return rg_topk_run(z, in, out, count, op, opts, NULL);
 }
 
@@ -128,7 +133,7 @@ rg_status_t rg_topk_iall_reduce(rg_topk_reducer_t *z, const float *in, float *ou
     if (req != NULL) *req = NULL;
     if (z == NULL) return RG_ERR_INVALID;
     rg_status_t st = begin(rg_topk_group(z), opts, req, run_topk, &q);
-    if (st != RG_OK) return st;
+    if (st != RG_OK) return not_begun(*rg_topk_queue(z), rg_topk_group(z), opts, st);
     RG_ASSUME(q);
     q->topk = z, q->in = in, q->out = out, q->n = count, q->op = op;
     return start(rg_topk_queue(z), q, req);

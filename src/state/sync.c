@@ -100,7 +100,10 @@ rg_status_t rg_state_sync(rg_group_t *g, rg_state_t *s, const rg_state_opts_t *o
     if (st == RG_OK) st = rg_struct_check(result, RG_STATE_RESULT_SIZE_FIRST, "rg_state_result", &err);
     if (st == RG_OK) st = rg_state_opts_resolve(opts, &x.o, &err);
     if (st != RG_OK) { /* the others may have begun: they are told, and this member's next call is not taken for it */
-        rg_call_refused(g, 0, st, err.text);
+        rg_status_t all;
+        do all = rg_call_refused(g, 0, st, err.text);
+        while (all == RG_ERR_PEER_LOST); /* they begin again */
+        if (all == RG_ERR_NOMEM || all == RG_ERR_RESOURCE) return all;
         return rg_refuse(g, st, "rg_state_sync: %s", err.text);
     }
     x.r = (rg_state_result_t)RG_STATE_RESULT_INIT;

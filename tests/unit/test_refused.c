@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 
+#include <sched.h>
 #include <string.h>
 
 static const char *const transports[] = { "inproc", "shm", "tcp" };
@@ -256,4 +257,161 @@ static int made_is_refused(rig_member_t *m, void *arg) {
 Test(refused, calls_made_of_operations__the_others_get_a_mismatch_and_the_next_call_is_whole) {
     rig_run(3, "inproc", NULL, made_is_refused, NULL);
     rig_run(3, "tcp", NULL, made_is_refused, NULL);
+}
+
+/* ---- Calls that do not block, and what else is refused before it is queued ----------------------------------------
+ */
+
+/* Begins call i and waits for it; `bad` makes it one that is refused before it is in the queue. */
+static rg_status_t later_call(made_t *t, uint32_t i, int bad, float *x, float *out) {
+    rg_sparse_how_t how = RG_SPARSE_HOW_INIT;
+    rg_seeded_how_t seeded = RG_SEEDED_HOW_INIT;
+    rg_quant_request_t *q = NULL;
+    rg_sparse_request_t *s = NULL;
+    rg_opts_t o = RG_OPTS_INIT;
+    rg_status_t st;
+    seeded.count = 8;
+    o.tag = 5 + i % 2;
+    o.timeout_ms = 30000;
+    rg_sparse_t in = RG_SPARSE_INIT, to = RG_SPARSE_INIT;
+    in.n = to.n = in.values = to.values = 64;
+    in.dtype = to.dtype = RG_F32;
+    in.index = to.index = RG_INDEX_DENSE;
+    in.val = x, to.val = out;
+    if (bad && i % 2) o.struct_size = 0;
+    switch (i / 2) {
+    case 0: st = rg_quant_iall_reduce(t->quant, x, out, 64, RG_SUM, &o, bad && i % 2 == 0 ? NULL : &q); break;
+    case 1: st = rg_quant_iall_gather(t->quant, x, out, 16, &o, bad && i % 2 == 0 ? NULL : &q); break;
+    case 2: st = rg_topk_iall_reduce(t->topk, x, out, 64, RG_SPARSE_SUM, &o, bad && i % 2 == 0 ? NULL : &s); break;
+    case 3:
+        st = rg_seeded_iall_reduce(t->sparse, x, out, 64, RG_F32, &seeded, &o, bad && i % 2 == 0 ? NULL : &s);
+        break;
+    default:
+        if (bad && i % 2 == 0) how.op = (rg_sparse_op_t)99;
+        st = rg_sparse_iall_reduce(t->sparse, i == 10 && bad ? NULL : &in, &to, &how, &o, &s);
+        break;
+    }
+    if (st == RG_OK) st = q ? rg_quant_wait(q, NULL) : rg_sparse_wait(s, NULL);
+    return st;
+}
+
+static int made_start(rig_member_t *m, made_t *t) {
+    rg_quant_t q = RG_QUANT_INIT(RG_WIRE_I8);
+    rg_topk_t k = RG_TOPK_INIT;
+    k.k = 4;
+    RIG_OK(m, rg_quantiser_create(m->g, &q, NULL, &t->quant, NULL));
+    RIG_OK(m, rg_topk_reducer_create(m->g, &k, NULL, &t->topk, NULL));
+    RIG_OK(m, rg_sparse_reducer_create(m->g, &t->sparse, NULL));
+    return 0;
+}
+
+static void made_end(made_t *t) {
+    rg_quantiser_destroy(t->quant);
+    rg_topk_reducer_destroy(t->topk);
+    rg_sparse_reducer_destroy(t->sparse);
+}
+
+static int later_is_refused(rig_member_t *m, void *arg) {
+    made_t t = { 0 };
+    (void)arg;
+    if (made_start(m, &t)) return 1;
+    for (uint32_t i = 0; i < 11; i++) {
+        float x[64], out[256] = { 0 };
+        int bad = m->index == i % m->rig->n;
+        for (int j = 0; j < 64; j++) x[j] = 1.0f;
+        rg_status_t st = later_call(&t, i, bad, x, out);
+        RIG_NEED(m, st == (bad ? RG_ERR_INVALID : RG_ERR_MISMATCH), "%u: %s: %s", i, rg_status_name(st), rig_errmsg(m));
+        for (int j = 0; j < 256; j++) RIG_NEED(m, out[j] == 0.0f, "%u: the output was written", i);
+        for (int j = 0; j < 64; j++) x[j] = 2.0f;
+        st = later_call(&t, i, 0, x, out);
+        RIG_NEED(m, st == RG_OK, "%u: then: %s: %s", i, rg_status_name(st), rig_errmsg(m));
+        if (i < 2 || i > 7) RIG_NEED(m, out[0] > 5.5f && out[0] < 6.5f, "%u: %g", i, (double)out[0]);
+        RIG_OK(m, rg_barrier(m->g, NULL, NULL));
+    }
+    made_end(&t);
+    return 0;
+}
+
+Test(refused, calls_that_do_not_block__before_they_are_queued__the_others_get_a_mismatch_and_the_next_is_whole,
+     .timeout = 120) {
+    rig_run(3, "inproc", NULL, later_is_refused, NULL);
+    rig_run(3, "tcp", NULL, later_is_refused, NULL);
+}
+
+/* Member 0 makes a call of a reducer that is busy with one of the same tag: it is refused behind that one. */
+static int busy_is_refused(rig_member_t *m, void *arg) {
+    rg_quantiser_t *z;
+    rg_quant_request_t *req;
+    rg_quant_t q = RG_QUANT_INIT(RG_WIRE_I8);
+    rg_opts_t o = RG_OPTS_INIT;
+    float x[64], out[64], sums[3][64] = { { 0 } };
+    rg_status_t st;
+    (void)arg;
+    o.tag = 9;
+    o.timeout_ms = 30000;
+    RIG_OK(m, rg_quantiser_create(m->g, &q, NULL, &z, NULL));
+    for (int k = 0; k < 64; k++) x[k] = 1.0f;
+    if (m->index == 0) {
+        RIG_OK(m, rg_quant_iall_reduce(z, x, sums[0], 64, RG_SUM, &o, &req));
+        RIG_NEED(m, rg_quant_all_reduce(z, x, out, 64, RG_SUM, &o) == RG_ERR_INVALID, "not busy");
+        RIG_NEED(m, strstr(rig_errmsg(m), "one call at a time"), "%s", rig_errmsg(m));
+    } else {
+        uint64_t give_up = rig_now() + 20000000000ull;
+        while (!strstr(rig_errmsg(&m->rig->member[0]), "one call at a time") && rig_now() < give_up) sched_yield();
+        RIG_OK(m, rg_quant_iall_reduce(z, x, sums[0], 64, RG_SUM, &o, &req));
+    }
+    RIG_OK(m, rg_quant_wait(req, NULL));
+    if (m->index == 1) {
+        st = rg_quant_all_reduce(z, x, sums[1], 64, RG_SUM, &o);
+        RIG_NEED(m, st == RG_ERR_MISMATCH, "%s: %s", rg_status_name(st), rig_errmsg(m));
+    }
+    for (int k = 0; k < 64; k++) x[k] = 2.0f;
+    RIG_OK(m, rg_quant_all_reduce(z, x, sums[2], 64, RG_SUM, &o));
+    RIG_NEED(m, sums[0][0] > 1.5f && sums[0][0] < 2.5f && sums[2][0] > 3.5f && sums[2][0] < 4.5f, "%g %g",
+             (double)sums[0][0], (double)sums[2][0]);
+    rg_quantiser_destroy(z);
+    return 0;
+}
+
+Test(refused, a_call_of_a_busy_quantiser__is_refused_behind_those_that_are_queued, .timeout = 100) {
+    rig_run(2, "inproc", NULL, busy_is_refused, NULL);
+}
+
+/* With as many operations as a member may have in flight there is no place for a call that is refused: it is told so,
+ * as its next one would be taken for it. */
+#define FLYING 512
+
+static int no_place(rig_member_t *m, void *arg) {
+    made_t t = { 0 };
+    static float got[FLYING];
+    rg_request_t *req[FLYING];
+    rg_group_t *child = NULL;
+    rg_opts_t o = RG_OPTS_INIT;
+    float x[64] = { 0 }, out[64];
+    (void)arg;
+    if (made_start(m, &t)) return 1;
+    if (m->index == 1) {
+        for (int i = 0; i < FLYING; i++) RIG_OK(m, rg_recv(m->g, &got[i], 1, RG_F32, 0, NULL, &req[i]));
+        rg_status_t st[5];
+        st[0] = rg_all_reduce(m->g, NULL, out, 64, RG_F32, RG_SUM, NULL, NULL);
+        st[1] = rg_quant_all_reduce(t.quant, NULL, out, 64, RG_SUM, NULL);
+        st[2] = rg_group_split(m->g, 0, 0, NULL, NULL);
+        st[3] = rg_state_sync(m->g, NULL, NULL, NULL);
+        o.tag = 3;
+        st[4] = rg_group_split(m->g, 0, 0, &o, &child);
+        for (int i = 0; i < 5; i++) RIG_NEED(m, st[i] == RG_ERR_RESOURCE, "%d: %s", i, rg_status_name(st[i]));
+    }
+    RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate");
+    for (int i = 0; i < FLYING; i++) {
+        float v = (float)i;
+        if (m->index == 0) RIG_OK(m, rg_send(m->g, &v, 1, RG_F32, 1, NULL, NULL));
+        else RIG_OK(m, rg_wait(req[i], NULL));
+    }
+    RIG_OK(m, rg_quant_all_reduce(t.quant, x, out, 64, RG_SUM, NULL));
+    made_end(&t);
+    return 0;
+}
+
+Test(refused, calls_made_of_operations_where_no_more_can_be_in_flight__have_no_place_and_say_so, .timeout = 100) {
+    rig_run(2, "inproc", NULL, no_place, NULL);
 }
