@@ -351,13 +351,18 @@ static int busy_is_refused(rig_member_t *m, void *arg) {
     o.timeout_ms = 30000;
     RIG_OK(m, rg_quantiser_create(m->g, &q, NULL, &z, NULL));
     for (int k = 0; k < 64; k++) x[k] = 1.0f;
+    RIG_NEED(m, rig_gate(m, 0, m->rig->n) == 0, "gate"); /* the other one's handle is there */
     if (m->index == 0) {
         RIG_OK(m, rg_quant_iall_reduce(z, x, sums[0], 64, RG_SUM, &o, &req));
         RIG_NEED(m, rg_quant_all_reduce(z, x, out, 64, RG_SUM, &o) == RG_ERR_INVALID, "not busy");
         RIG_NEED(m, strstr(rig_errmsg(m), "one call at a time"), "%s", rig_errmsg(m));
     } else {
         uint64_t give_up = rig_now() + 20000000000ull;
-        while (!strstr(rig_errmsg(&m->rig->member[0]), "one call at a time") && rig_now() < give_up) sched_yield();
+        char said[256] = "";
+        while (!strstr(said, "one call at a time") && rig_now() < give_up) {
+            sched_yield();
+            rg_group_errmsg(m->rig->member[0].g, said, sizeof said);
+        }
         RIG_OK(m, rg_quant_iall_reduce(z, x, sums[0], 64, RG_SUM, &o, &req));
     }
     RIG_OK(m, rg_quant_wait(req, NULL));
@@ -414,4 +419,49 @@ static int no_place(rig_member_t *m, void *arg) {
 
 Test(refused, calls_made_of_operations_where_no_more_can_be_in_flight__have_no_place_and_say_so, .timeout = 100) {
     rig_run(2, "inproc", NULL, no_place, NULL);
+}
+
+/* ---- Two members, that know the shape of what they do -------------------------------------------------------------
+ */
+
+static rg_status_t of_two(rig_member_t *m, uint32_t kind, const float *in, float *out) {
+    rg_opts_t o = RG_OPTS_INIT;
+    o.timeout_ms = 30000;
+    switch (kind) {
+    case 0: return rg_all_gather(m->g, in, out, 16, RG_F32, &o, NULL);
+    case 1: return rg_reduce_scatter(m->g, in, out, 16, RG_F32, RG_SUM, &o, NULL);
+    default: return rg_all_to_all(m->g, in, out, 16, RG_F32, &o, NULL);
+    }
+}
+
+static int two_are_refused(rig_member_t *m, void *arg) {
+    int in_place = *(int *)arg;
+    for (uint32_t kind = 0; kind < 3; kind++)
+        for (uint32_t turn = 0; turn < 12; turn++) {
+            int refused = turn % 3 == 2, bad = refused && m->index == turn / 3 % 2;
+            float a[32], b[32] = { 0 }, *in = a, *out = in_place ? a : b;
+            float own = (float)(100 * turn + 10 * m->index), other = (float)(100 * turn + 10 * (1 - m->index));
+            for (int i = 0; i < 32; i++) a[i] = own;
+            if (in_place && kind == 0) in = a + 16 * m->index;
+            if (in_place && kind == 1) out = a + 16 * m->index;
+            rg_status_t st = of_two(m, kind, bad ? NULL : in, out);
+            RIG_NEED(m,
+                     st == (bad       ? RG_ERR_INVALID
+                            : refused ? RG_ERR_MISMATCH
+                                      : RG_OK),
+                     "%u.%u: %s: %s", kind, turn, rg_status_name(st), rig_errmsg(m));
+            for (int i = 0; refused && i < 32; i++)
+                RIG_NEED(m, a[i] == own, "%u.%u: the input is not whole", kind, turn);
+            if (refused) continue;
+            float mine = out[kind == 1 ? 0 : 16 * m->index], others = out[kind == 1 ? 0 : 16 * (1 - m->index)];
+            if (kind == 1) RIG_NEED(m, mine == own + other, "%u.%u: %g", kind, turn, (double)mine);
+            else RIG_NEED(m, mine == own && others == other, "%u.%u: %g %g", kind, turn, (double)mine, (double)others);
+        }
+    return 0;
+}
+
+Test(refused, of_two_members_one_is_refused__the_other_one_s_input_is_whole_and_so_is_the_next_call, .timeout = 60) {
+    for (int in_place = 0; in_place < 2; in_place++)
+        for (size_t t = 0; t < sizeof transports / sizeof *transports; t++)
+            rig_run(2, transports[t], NULL, two_are_refused, &in_place);
 }
