@@ -271,13 +271,15 @@ static uint64_t endurance(rg_member_t *m) {
     return asked < any ? asked : any;
 }
 
+/* S2. In what may be its last heartbeat a member looks for the offices of others to the end: its own, were it opened
+ * then or open already, would hardly fill in time, unless it is the first. */
+static int last_heartbeat(rg_member_t *m) { return elders(m) && silence(m) + m->heartbeat_ns >= endurance(m); }
+
 /* S2. In the order of the view, each half a heartbeat after the one before, so that the first one that can has the
- * others come to it. In what may be its last heartbeat a member looks for the offices of others to the end: what it
- * would open then would hardly fill in time, unless it is the first. */
+ * others come to it. */
 static int may_host(rg_member_t *m) {
-    uint32_t n = elders(m);
-    if (!m->p.host_office || silence(m) < m->takeover_ns + n * (m->heartbeat_ns / 2)) return 0;
-    return !n || silence(m) + m->heartbeat_ns < endurance(m);
+    if (!m->p.host_office || silence(m) < m->takeover_ns + elders(m) * (m->heartbeat_ns / 2)) return 0;
+    return !last_heartbeat(m);
 }
 
 static void office_open(rg_member_t *m) {
@@ -480,11 +482,14 @@ static void ask_for_round(rg_member_t *m) {
     rg_view_tell(m);
 }
 
-/* B7. The connection may be open and dead: only a new one can tell. */
+/* B7. The connection may be open and dead: only a new one can tell. S2: an office of one's own that has not filled by
+ * what may be the last heartbeat is given up for the others', however many have come to it, the oldest's first. */
 static void try_anew(rg_member_t *m) {
     uint64_t wait = patience(m), lost = m->office && wait > m->heartbeat_ns ? m->heartbeat_ns : wait;
     if (!m->heartbeat_ns || silence(m) < lost || !m->control_up || m->control_silent) return;
-    if (m->now - m->gathered_at < wait) return;
+    int last = m->office && last_heartbeat(m);
+    if (m->now - m->gathered_at < wait && !last) return;
+    if (last) m->near = 2;
     m->control_silent = 1;
     control_dial(m);
 }

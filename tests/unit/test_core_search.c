@@ -115,6 +115,29 @@ Test(search, the_end_is_near__older_members_are_looked_for_and_no_office_is_open
     }
 }
 
+/* Member 4 has opened its own when it was its turn, and others come to it one by one, for each of whom it would wait
+ * anew; but it stops in less than two heartbeats. */
+Test(search, an_office_does_not_fill_and_the_end_is_near__it_is_given_up_for_those_of_older_members) {
+    group_for(8, 4 * RIG_HEARTBEAT);
+    office_dies(8);
+    uint64_t from = r.now;
+    cr_assert(opens_after(4) > 0);
+    uint32_t at = r.notes[4], here = 0;
+    while (!did(4, at = step(4), RG_MACT_OFFICE_CLOSE)) probe(4, ++here);
+    double beats = (double)(r.now - from) / (double)RIG_HEARTBEAT;
+    cr_assert(!did(4, at, RG_MACT_EXPELLED) && beats < 5.2, "%g", beats);
+    cr_assert(r.m[4]->target == rg_member_id(r.m[0]), "%llu", (unsigned long long)r.m[4]->target);
+    uint32_t looked_from = at;
+    while (!did(4, at, RG_MACT_EXPELLED)) at = step(4);
+    cr_assert(!did(4, looked_from, RG_MACT_OFFICE_OPEN));
+    int looked[8] = { 0 };
+    for (uint32_t x = looked_from; x < r.notes[4]; x++)
+        for (int i = 0; i < 8; i++)
+            looked[i] |= r.note[4][x].type == RG_MACT_CONTROL && r.note[4][x].peer == rg_member_id(r.m[i]);
+    for (int i = 0; i < 8; i++) cr_assert(looked[i] || i == 4, "member %d", i);
+    rig_end(&r);
+}
+
 /* Member 0 has given its office up, because nobody came or for a coordinator that is said to be back and is not. */
 static void opens_another(int returned) {
     group(8);
