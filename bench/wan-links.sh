@@ -7,18 +7,26 @@
 #  uneven  the same with 100, 100, 100 and 25 Mbit/s and 20 ms: as it is, and measured first (rg_group_measure), beside
 #          the optimum of the linear program
 #  order   4 members where the ring by rank crosses links of 20 Mbit/s and another one only those of 100
-# PARTS="rails ring uneven order" in the environment runs some of them, ROUNDS (2) says how many calls are timed, MIB (64)
-# how large all-reduces are (broadcasts are of 4 times as much, the last part of half). Needs root, ip and /dev/net/tun;
-# without them it says so and ends with 77. The last line is JSON. It must leave no namespace and no process behind.
+#  pccl    the network of "ring" again, where we and PCCL (bench/peers/pccl.py) take turns, with each of bbr and cubic that
+#          the host offers: PCCL by one call on what it does by itself, and as published for long ways, as so many slices
+#          at once over a pool of as many connections to a neighbour (PCCL_POOLS, "0 16"). RG_PCCL_PYTHON (python3) names
+#          the interpreter that has the wheel pypccl (docs/wan.md says how to come by one); without it the part is left
+#          out and says why, and no failure of PCCL's is one of this script
+# PARTS="rails ring uneven order pccl" in the environment runs some of them, ROUNDS (2) says how many calls are timed, MIB
+# (64) how large all-reduces are (broadcasts are of 4 times as much, those of "order" of half). Needs root, ip and
+# /dev/net/tun; without them it says so and ends with 77. The last line is JSON. It must leave no namespace and no process
+# behind.
 set -u
 build=${1:-build}
-parts=${PARTS:-rails ring uneven order}
+parts=${PARTS:-rails ring uneven order pccl}
 rounds=${ROUNDS:-2}
 mib=${MIB:-64}
 port=7743
 goodput=0.9653 # payload of what a link carries: 1448 of 1500 bytes
 
-. "$(dirname "$0")/../scripts/netns.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+
+. "$here/../scripts/netns.sh"
 # The network is a program: where it is kept from the processor for a second nobody is to be taken for dead.
 export RG_HEARTBEAT_MS=${RG_HEARTBEAT_MS:-10000}
 
@@ -49,12 +57,15 @@ run() {
 }
 
 rows=
-# row PART WHAT SECONDS BOUND: a line of the table, and of the JSON
+# row PART WHAT SECONDS BOUND [OURS]: a line of the table, and of the JSON; with the seconds that we took, of a peer
 row() {
     local line
-    line=$(awk -v part="$1" -v what="$2" -v s="$3" -v b="$4" 'BEGIN {
-        printf "{\"part\": \"%s\", \"what\": \"%s\", \"seconds\": %.3f, \"bound\": %.3f, \"of_bound\": %.4f}", part, what, s, b, b / s }')
-    printf '  %-8s %-44s %9.3f s   bound %8.3f s   %5.1f %% of it\n' "$1" "$2" "$3" "$4" "$(awk "BEGIN { print 100 * $4 / $3 }")"
+    line=$(awk -v part="$1" -v what="$2" -v s="$3" -v b="$4" -v o="${5:-0}" 'BEGIN {
+        printf "{\"part\": \"%s\", \"what\": \"%s\", \"seconds\": %.3f, \"bound\": %.3f, \"of_bound\": %.4f", part, what, s, b, b / s
+        if (o) printf ", \"times_ours\": %.3f", s / o
+        printf "}" }')
+    printf '  %-8s %-44s %9.3f s   bound %8.3f s   %5.1f %% of it%s\n' "$1" "$2" "$3" "$4" "$(awk "BEGIN { print 100 * $4 / $3 }")" \
+        "${5:+$(awk "BEGIN { printf \", %.3f times ours\", $3 / $5 }")}"
     rows="$rows${rows:+, }$line"
 }
 bound() { awk "BEGIN { print $1 }"; }
@@ -109,8 +120,91 @@ order() {
     net_down
 }
 
+# note PART WHAT TEXT: a line where a figure would be
+note() {
+    local text
+    text=$(tr -d '"\\\n\r\t' <<< "$3")
+    printf '  %-8s %-44s %s\n' "$1" "$2" "$text"
+    rows="$rows${rows:+, }{\"part\": \"$1\", \"what\": \"$2\", \"note\": \"$text\"}"
+}
+
+# run_pccl MEMBERS POOL: seconds of one call in $seconds; 1 when it failed, with why in $why. Each run has a master of its
+# own, at the first host.
+run_pccl() {
+    local n=$1 i p of_it=() bad=0 head
+    calls=$((calls + 1)) seconds= why=
+    local at=10.79.0.1:$((port + calls)) # it would have to wait for a port that was in use
+    : > "$tmp/master"
+    # Not by net_in, a function, which a shell of its own would run: these processes are the ones to be ended.
+    ip netns exec "$net_tag-1" timeout -k 1 300 "$pccl" "$here/peers/pccl.py" master $at > "$tmp/master" 2>&1 < /dev/null 9>&- &
+    head=$!
+    until grep -q ready "$tmp/master"; do
+        kill -0 $head 2> /dev/null || { why="its master: $(tail -n 1 "$tmp/master")"; return 1; }
+        sleep 0.1
+    done
+    for i in $(seq "$n"); do
+        ip netns exec "$net_tag-$i" timeout -k 5 280 "$pccl" "$here/peers/pccl.py" member $at $((i - 1)) "$n" --limit 270 \
+            --bytes $((mib << 20)) --pool "$2" --warmup 1 --calls 1 > "$tmp/out.$i" 2> "$tmp/err.$i" < /dev/null 9>&- &
+        of_it+=($!)
+    done
+    for p in "${of_it[@]}"; do wait "$p" || bad=$?; done
+    kill $head 2> /dev/null
+    wait $head 2> /dev/null
+    seconds=$(sed -n 's/.*"median_us": *\([0-9.]*\).*/\1/p' "$tmp"/out.* | awk 'NR == 1 { print $1 / 1e6 }')
+    [ $bad = 0 ] && [ -n "$seconds" ] && return
+    why="ended with $bad: $(cat "$tmp"/err.* | grep -E '^pccl.py|Timeout' | head -n 1)"
+    return 1
+}
+
+# congestion NODE NAME: for the connections of everybody there from now on. By the route, for a namespace may be allowed
+# fewer by its setting, and PCCL has none.
+congestion() {
+    local route
+    route=$(net_in "$1" ip route show dev eth0 proto kernel | head -1)
+    net_in "$1" ip route change ${route%% congctl *} dev eth0 proto kernel congctl "$2" ||
+        { echo "bench-wan-links: no congestion control by route"; exit 1; }
+}
+
+median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+pccl() {
+    local pccl=${RG_PCCL_PYTHON:-python3} pools=${PCCL_POOLS:-0 16} offered wanted=() lines said cc i pool round who ours limit
+    if ! said=$(timeout -k 1 60 "$pccl" "$here/peers/pccl.py" probe 2>&1); then
+        note pccl "left out" "RG_PCCL_PYTHON=$pccl has no pypccl that works: $(tail -n 1 <<< "$said")"
+        return
+    fi
+    offered=$(cat /proc/sys/net/ipv4/tcp_available_congestion_control)
+    for cc in bbr cubic; do case " $offered " in *" $cc "*) wanted+=($cc) ;; esac; done
+    [ ${#wanted[@]} -gt 0 ] || wanted=("$(cat /proc/sys/net/ipv4/tcp_congestion_control)")
+    mapfile -t lines < <(four 100 100 100 100)
+    up 4 "all delay=25" "${lines[@]}"
+    rm -f "$tmp"/times.* "$tmp"/failed.*
+    for round in $(seq "$rounds"); do
+        for cc in "${wanted[@]}"; do
+            for i in 1 2 3 4; do congestion $i $cc; done
+            run 4 all_reduce ${mib}M -i 1
+            echo "$seconds" >> "$tmp/times.$cc.ours"
+            for pool in $pools; do
+                [ ! -e "$tmp/failed.$cc.$pool" ] || continue
+                if run_pccl 4 "$pool"; then echo "$seconds" >> "$tmp/times.$cc.$pool"; else echo "$why" > "$tmp/failed.$cc.$pool"; fi
+            done
+        done
+    done
+    net_down
+    limit=$(bound "1.5 * $mib * 8.388608 / 100 + 6 * 0.025 + 0.05")
+    for cc in "${wanted[@]}"; do
+        ours=$(median < "$tmp/times.$cc.ours")
+        row pccl "$cc, regroup, $mib MiB" "$ours" "$limit"
+        for pool in $pools; do
+            who="$cc, $said, $([ "$pool" = 0 ] && echo "one call" || echo "$pool slices at once"), $mib MiB"
+            if [ -e "$tmp/failed.$cc.$pool" ]; then note pccl "$who" "failed: $(cat "$tmp/failed.$cc.$pool")"; continue; fi
+            row pccl "$who" "$(median < "$tmp/times.$cc.$pool")" "$limit" "$ours"
+        done
+    done
+}
+
 echo "emulated links; bound: what the links need for the payload alone (ring: and round trips); $(nproc) cores"
 for part in $parts; do
-    case $part in rails | ring | uneven | order) $part ;; *) echo "bench-wan-links: no part $part"; exit 2 ;; esac
+    case $part in rails | ring | uneven | order | pccl) $part ;; *) echo "bench-wan-links: no part $part"; exit 2 ;; esac
 done
 echo "{\"bench\": \"wan-links\", \"rounds\": $rounds, \"rows\": [$rows]}"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # What the library has to show between members that are far apart, all of it in one run: usage wan.sh BUILD.
-#  1 rails, rings         bench/wan-links.sh: one pair with losses; all-reduce beside its bound
+#  1 rails, rings         bench/wan-links.sh: one pair with losses; all-reduce beside its bound, and beside PCCL where
+#                         RG_PCCL_PYTHON names an interpreter that has it
 #  2 uneven members       bench/wan-links.sh: shares by rate, order by measurement; order against brute force (unit tests)
 #  3 quantised            bench/quantised.sh at 100 Mbit/s; random operations with kills (tests/procs)
 #  4 codecs               bench_codecs: f32 in GB/s of one core
@@ -87,10 +88,24 @@ keep() { raw=$(sed -n '/^[[{]/,$p' "$tmp/$1" | tr '\n' ' '); }
 
 links() { PARTS=$1 ROUNDS=$(pick 2 1) MIB=$(pick 64 4) bash "$here/wan-links.sh" "$build"; }
 
+# What PCCL took for the same, in turns with us: figures to compare with, which nothing is asked of.
+pccl() {
+    local what seconds times why
+    tr '{}' '\n\n' < "$tmp/rails" | grep -F '"part": "pccl"' > "$tmp/pccl"
+    while read -r line; do
+        what=$(sed -n 's/.*"what": "\([^"]*\)".*/\1/p' <<< "$line")
+        why=$(sed -n 's/.*"note": "\([^"]*\)".*/\1/p' <<< "$line")
+        seconds=$(sed -n 's/.*"seconds": \([0-9.]*\).*/\1/p' <<< "$line")
+        times=$(sed -n 's/.*"times_ours": \([0-9.]*\).*/\1/p' <<< "$line")
+        note "in turns: $what" "${why:-$seconds s${times:+, $times times ours}}"
+    done < "$tmp/pccl"
+}
+
 item_1() {
-    part rails links "rails ring" || return
+    part rails links "rails ring pccl" || return
     row "one pair, 400 Mbit/s, 100 ms, 0.1 % loss: of its goodput" "$(value rails '"rails", "what": "'"$(cat /proc/sys/net/ipv4/tcp_congestion_control)"', 1' of_bound 100)" ge 90 %
     row "all-reduce, 4 members, 100 Mbit/s, 50 ms: of its bound" "$(value rails '"ring"' of_bound 100)" ge 90.9 %
+    pccl
     keep rails
 }
 

@@ -3,6 +3,7 @@
 # without a password allows, else prints the one line to run and fails. Quick and silent when nothing is missing.
 # SETUP_PEERS=1 adds the libraries that `make bench-peers` measures against, SETUP_WAN=1 what
 # `make demo-wan` needs. It never upgrades or removes anything.
+# PCCL, beside which `make bench-wan` sets us where it is there, is no package of Debian's: see docs/wan.md.
 set -eu
 packages="pkg-config libuv1-dev libjansson-dev libxxhash-dev libssl-dev libcriterion-dev spin"
 # AES-GCM for Intel's wide instructions; without it OpenSSL's is used.
