@@ -9,8 +9,11 @@ dir=${1:?usage: pccl-setup.sh DIR}
 mkdir -p "$dir/apt/state/lists/partial" "$dir/apt/cache/archives/partial" "$dir/root" "$dir/stub"
 dir=$(cd "$dir" && pwd)
 
-# Debian's keys sign it, and apt's state is its own: to it nothing is installed, so all that is needed comes along.
-echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" > "$dir/apt/sources.list"
+# From where this machine's packages come. Debian's keys sign it, and apt's state is its own: to it nothing is installed,
+# so all that is needed comes along.
+from=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -n 1)
+[ -n "$from" ] || { echo "pccl-setup: apt knows no source of packages"; exit 1; }
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $from trixie main" > "$dir/apt/sources.list"
 : > "$dir/apt/status"
 apt="apt-get -q -o Dir::Etc::sourcelist=$dir/apt/sources.list -o Dir::Etc::sourceparts=/dev/null
     -o Dir::Etc::preferencesparts=/dev/null -o Dir::State=$dir/apt/state -o Dir::State::status=$dir/apt/status
