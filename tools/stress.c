@@ -334,6 +334,12 @@ static int whole(const struct stress *s, uint64_t since) {
     return 1;
 }
 
+/* Time that a host which stands still has taken from what began then. */
+static uint64_t extra(uint64_t since) {
+    uint64_t longest;
+    return 2 * stress_stood_still(since, tool_now_ns(), &longest);
+}
+
 /* After the last fault everybody has to come together again. */
 static void settle(struct stress *s, int signals) {
     uint64_t healed = tool_now_ns(), until = healed + (s->setup->join_ms + 3ull * s->setup->op_ms) * 1000000u;
@@ -342,7 +348,8 @@ static void settle(struct stress *s, int signals) {
         if (!s->peers[i].pid) stress_worker_start(s, i);
         else if (!s->peers[i].wanted) s->peers[i].wanted = 2;
     }
-    while (tool_now_ns() < until && !s->interrupted && !whole(s, healed)) look_after(s, signals, until);
+    while (tool_now_ns() < until + extra(healed) && !s->interrupted && !whole(s, healed))
+        look_after(s, signals, until + extra(healed));
     s->settled_ns = tool_now_ns();
     if (s->interrupted || whole(s, healed)) return;
     for (uint32_t i = 0; i < s->setup->peers; i++) {
@@ -390,7 +397,7 @@ static void look_for_strays(struct stress *s) {
 
 /* All leave in order; who does not in time is ended, and that is held against it unless the run was cut short. */
 static void finish(struct stress *s, int signals) {
-    uint64_t until = tool_now_ns() + (s->setup->op_ms + 10000ull) * 1000000u;
+    uint64_t since = tool_now_ns(), until = since + (s->setup->op_ms + 10000ull) * 1000000u;
     int cut = s->interrupted && !s->fail_fast;
     if (s->interrupted) stress_heal_all(s);
     s->settled_ns = tool_now_ns();
@@ -401,7 +408,7 @@ static void finish(struct stress *s, int signals) {
         else s->setup->seats[i].leave = 1;
     }
     if (s->interrupted) until = tool_now_ns() + SECOND / 2;
-    while (running(s) && tool_now_ns() < until) look_after(s, signals, until);
+    while (running(s) && tool_now_ns() < until + extra(since)) look_after(s, signals, until + extra(since));
     for (uint32_t i = 0; i < s->setup->peers; i++) {
         struct stress_peer *p = &s->peers[i];
         if (!p->pid) continue;
@@ -457,9 +464,11 @@ static int run(struct stress *s) {
     s->end_ns = s->start_ns + s->plan_opts.length_ns;
     for (uint32_t i = 0; i < s->setup->peers && !rc; i++) rc = stress_worker_start(s, i);
     if (rc) s->interrupted = 1;
+    stress_watch_start();
     act(s, signals);
     if (!s->interrupted) settle(s, signals);
     finish(s, signals);
+    stress_watch_stop();
     close(signals);
     return rc;
 }

@@ -329,6 +329,13 @@ void stress_violate(struct stress *s, const char *kind, const struct stress_reco
                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 void stress_record_line(const struct stress_record *r, char *buf, size_t cap);
 
+/* stress_watch.c: how long this host stood still between two times, in all and at once, as seen by a thread that naps
+ */
+void stress_watch_start(void);
+void stress_watch_stop(void);
+uint64_t stress_stood_still(uint64_t from, uint64_t until, uint64_t *longest);
+double stress_stood_still_s(void); /* in all since the start */
+
 /* stress_report.c */
 int stress_status_index(int32_t status); /* 0 OK, k for -k, the last for anything else */
 void stress_progress(struct stress *s);

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #define SECOND 1000000000ull
-#define WINDOW 64              /* steps that are remembered */
-#define MARGIN_NS (6 * SECOND) /* a loaded host is not a hang */
+#define WINDOW 64 /* steps that are remembered */
+#define MARGIN_NS (6 * SECOND)
 
 struct entry {
     uint32_t n;
@@ -93,8 +93,8 @@ static int explained(const struct stress *s, const struct stress_record *r) {
     const uint64_t t = s->plan_opts.heartbeat_ns, silence = t + t / 4 + SECOND / 4;
     /* Whoever comes late shares the end of those who waited: whole_time() asks whether somebody did. */
     const uint64_t wait = s->setup->op_ms * 1000000ull, from = least(r->start_ns, r->end_ns - least(r->end_ns, wait));
-    uint64_t cost = 0;
-    int silent = 0, away = 0;
+    uint64_t longest, cost = 2 * stress_stood_still(from < 2 * t ? 0 : from - 2 * t, r->end_ns, &longest);
+    int silent = longest >= t / 2, away = 0;
     for (uint32_t i = 0; i < s->n_done; i++) {
         const struct stress_event *e = &s->done[i].event;
         const uint64_t at = s->start_ns + (uint64_t)(s->done[i].at * 1e9), lasts = e->for_ns ? e->for_ns : UINT64_MAX;
@@ -143,6 +143,20 @@ static int allowed(const struct stress *s, const struct stress_record *r) {
 
 static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+/* What a call has on top of its deadline: a loaded host is not a hang, and one that stands still holds up several
+ * processes that wait for each other, one after the other. */
+static uint64_t margin(uint64_t from, uint64_t until) {
+    uint64_t longest;
+    return MARGIN_NS + 2 * stress_stood_still(from, until, &longest);
+}
+
+/* Nothing was done to it, but whoever does not run for half a heartbeat may be taken for dead by those who do. */
+static int host_did_it(const struct stress *s) {
+    uint64_t longest, now = tool_now_ns();
+    stress_stood_still(now - EXCUSE_NS, now, &longest);
+    return longest >= s->plan_opts.heartbeat_ns / 2;
+}
+
 static void judge_one(struct stress *s, uint32_t slot, const struct stress_record *r) {
     struct stress_peer *p = &s->peers[slot];
     stress_kind_t k = (stress_kind_t)r->kind;
@@ -156,12 +170,12 @@ static void judge_one(struct stress *s, uint32_t slot, const struct stress_recor
     }
     if (!r->intact) stress_violate(s, "input", r, NULL, "worker %u: an input is not intact", slot);
     if (!allowed(s, r)) stress_violate(s, "outcome", r, NULL, "worker %u: an outcome that it must not have", slot);
-    if (r->deadline_ns && r->end_ns > from && r->end_ns - from > r->deadline_ns + MARGIN_NS)
+    if (r->deadline_ns && r->end_ns > from && r->end_ns - from > r->deadline_ns + margin(from, r->end_ns))
         stress_violate(s, "late", r, NULL, "worker %u: ended %.1f s after its call, %.1f s were allowed", slot,
                        (double)(r->end_ns - from) / 1e9, (double)r->deadline_ns / 1e9);
     if (gone_status(r->status) && k != STRESS_JOIN && k != STRESS_LEAVE) {
         s->tally.rejoins++;
-        if (tool_now_ns() - p->harmed_ns > EXCUSE_NS)
+        if (tool_now_ns() - p->harmed_ns > EXCUSE_NS && !host_did_it(s))
             stress_violate(s, "cause", r, NULL, "worker %u lost its group, and nothing had been done to it for %.1f s",
                            slot, (double)(tool_now_ns() - p->harmed_ns) / 1e9);
     }
@@ -373,7 +387,7 @@ void stress_judge_hangs(struct stress *s) {
         uint64_t start = __atomic_load_n(&now->start_ns, __ATOMIC_ACQUIRE), t = tool_now_ns();
         if (!p->pid || p->stopped_ns || p->hung || !start) continue;
         uint64_t from = latest(start, p->continued_ns);
-        if (t < from || t - from <= now->deadline_ns + MARGIN_NS || now->start_ns != start) continue;
+        if (t < from || t - from <= now->deadline_ns + margin(from, t) || now->start_ns != start) continue;
         p->hung = 1;
         stress_violate(s, "hang", NULL, NULL,
                        "worker %u (pid %d) is in %s, step %llu.%u, since %.1f s; %.1f s are allowed", i, (int)p->pid,

@@ -58,7 +58,7 @@ void stress_summary(struct stress *s) {
     struct stress_tally *t = &s->tally;
     uint64_t actions = 0;
     double ms[3];
-    char outcomes[512] = "";
+    char outcomes[512] = "", still[96] = "";
     size_t at = 0;
     for (int i = 0; i < STRESS_ACTION_COUNT; i++) actions += t->actions_done[i];
     for (int i = 0; i < 20; i++)
@@ -66,18 +66,21 @@ void stress_summary(struct stress *s) {
             at += (size_t)snprintf(outcomes + at, sizeof outcomes - at, "%s%llu %s", at ? ", " : "",
                                    (unsigned long long)sum_of(s, i), status_name(i));
     recovery_times(s, ms);
+    if (stress_stood_still_s() >= 1)
+        snprintf(still, sizeof still, "; this host stood still for %.1f s, which everybody had on top",
+                 stress_stood_still_s());
     if (s->tty) fputs("\r\033[K", stderr);
     printf(
         "stress: %s: seed %llu, %u peers, %.1f s, transport %s%s, %s, %llu actions, %llu operations (%s), %llu steps, "
         "%llu comparisons, %u view changes (ms: median %.1f, 99 %% %.1f, most %.1f), %u rejoins, %u groups, "
-        "%u violations\n",
+        "%u violations%s\n",
         t->violations    ? "FAILED"
         : s->interrupted ? "interrupted"
                          : "passed",
         (unsigned long long)s->setup->seed, s->setup->peers, stress_at(s), s->setup->transport,
         s->tls ? " with TLS" : "", s->net.nodes ? "network namespaces" : "one host", (unsigned long long)actions,
         (unsigned long long)t->operations, outcomes, (unsigned long long)t->steps, (unsigned long long)t->compared,
-        t->recoveries, ms[0], ms[1], ms[2], t->rejoins, t->groups, t->violations);
+        t->recoveries, ms[0], ms[1], ms[2], t->rejoins, t->groups, t->violations, still);
     fflush(stdout);
 }
 
@@ -171,9 +174,9 @@ int stress_json(struct stress *s) {
     json_violations(s, f);
     fprintf(f,
             "  \"steps\": %llu, \"confirmed\": %llu, \"comparisons\": %llu, \"rejoins\": %u, \"join_failures\": %u, "
-            "\"groups\": %u, \"violation_count\": %u, \"passed\": %s\n}\n",
+            "\"groups\": %u, \"host_stood_still_s\": %.3f, \"violation_count\": %u, \"passed\": %s\n}\n",
             (unsigned long long)t->steps, (unsigned long long)t->confirmed, (unsigned long long)t->compared, t->rejoins,
-            t->join_failures, t->groups, t->violations, t->violations ? "false" : "true");
+            t->join_failures, t->groups, stress_stood_still_s(), t->violations, t->violations ? "false" : "true");
     int bad = ferror(f);
     if (f != stdout && fclose(f)) bad = 1;
     return bad ? tool_failed("stress", "%s: %s", s->json, strerror(errno)) : TOOL_OK;

@@ -55,6 +55,25 @@ ok network_where_there_is_none__said both 1 'shared memory needs one host' -n 2 
 clean() { ! ls -d "$tmp"/regroup-stress-* > /dev/null 2>&1; }
 ok folder__removed clean
 
+# All of it stands still for longer than a call may take, as when a host is suspended: that is nobody's fault.
+stands_still() {
+    local leader rc
+    setsid timeout -k 1 90 "$regroup" stress -n 3 -m 0.15 --net off -t tcp --actions stop -e 60 --deadline 5 --keep "$tmp/kept" \
+        > "$tmp/out" 2> "$tmp/err" < /dev/null &
+    leader=$!
+    for _ in $(seq 300); do # until all work
+        [ "$(cat "$tmp"/kept/worker-?.journal 2> /dev/null | grep -c ' tally OK\| tally RG_OK')" -gt 5 ] && break
+        sleep 0.1
+    done
+    pkill -STOP -s $leader && sleep 12.5 && pkill -CONT -s $leader
+    wait $leader
+    rc=$?
+    [ $rc -eq 0 ] || { echo "exit $rc" >> "$tmp/err"; return 1; }
+    says 'this host stood still for 1[0-9]'
+}
+ok host_stands_still__nothing_violated stands_still
+rm -rf "$tmp/kept"
+
 planted() { # PLANT VIOLATION MINUTES: at most; a violation ends the run
     ok "planted_$1__found" both 1 "VIOLATION \($2\)" -n 3 -m "$3" --net off -t tcp --actions stop -e 60 --plant "$1" --fail-fast
     rm -rf "$tmp"/regroup-stress-*
