@@ -249,3 +249,25 @@ void procs_pause_ns(uint64_t ns) {
     struct timespec ts = { .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
     while (nanosleep(&ts, &ts) && errno == EINTR) {}
 }
+
+/* Below the numbers that the kernel gives to whoever connects, or binds, without asking for one: a port from among
+ * those may be somebody's before it is used. */
+int procs_free_port(void) {
+    static int next;
+    int least = 32768;
+    FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+    if (f && fscanf(f, "%d", &least) != 1) least = 32768;
+    if (f) fclose(f);
+    if (least < 4096) least = 32768;
+    if (!next) next = 2048 + (int)(getpid() * 61 % (least - 2048)); /* tests of several programs at once */
+    for (int k = 0; k < least; k++) {
+        struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY) };
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = next++;
+        if (next >= least) next = 2048;
+        a.sin_port = htons((uint16_t)port);
+        int bad = fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 1);
+        if (fd >= 0) close(fd);
+        if (!bad) return port;
+    }
+    return 0;
+}

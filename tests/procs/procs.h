@@ -80,6 +80,9 @@ int procs_count_fds(pid_t pid);
 int procs_count_threads(pid_t pid);
 long procs_rss_kb(pid_t pid);
 
+/* A port that is free on all addresses and that nobody is given who does not ask for it by its number. 0: none. */
+int procs_free_port(void);
+
 /* ---- The tests ------------------------------------------------------------------------------------------------- */
 
 void test_api(void);

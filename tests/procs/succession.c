@@ -2,26 +2,13 @@
 #include "succession.h"
 #include "net.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static int free_port(void) {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY) };
-    socklen_t len = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = 0;
-    if (fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !getsockname(fd, (struct sockaddr *)&a, &len))
-        port = ntohs(a.sin_port);
-    if (fd >= 0) close(fd);
-    return port;
-}
 
 uint32_t succ_heartbeat_ms(void) {
     const char *v = getenv("HEARTBEAT");
@@ -38,8 +25,8 @@ struct succ *succ_new(const char *group, unsigned seed) {
     snprintf(s->group, sizeof s->group, "%s", group);
     s->seed = seed;
     s->elems = 4000;
-    for (int i = 0; i < 2; i++) s->port[i] = free_port();
-    for (int i = 0; i < SUCC_SLOTS; i++) s->m[i].port = (uint32_t)free_port();
+    for (int i = 0; i < 2; i++) s->port[i] = procs_free_port();
+    for (int i = 0; i < SUCC_SLOTS; i++) s->m[i].port = (uint32_t)procs_free_port();
     for (int i = 0; i < SUCC_SLOTS + 2; i++) snprintf(s->host[i], sizeof s->host[i], "127.0.0.1");
     succ_list(s, 0);
     return s;

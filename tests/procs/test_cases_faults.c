@@ -3,12 +3,9 @@
  * leak. Each has a short form and, in `procs cases-long`, the full one. It relies on the members of env.h. */
 #include "cases.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -122,23 +119,14 @@ static int all_killed(int rounds) {
 /* ---- 22: the ports of the job before ------------------------------------------------------------------------------
  */
 
-static int free_port(void) {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t len = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || getsockname(fd, (struct sockaddr *)&a, &len)) return 0;
-    close(fd);
-    return ntohs(a.sin_port);
-}
-
 /* Job after job with the same name and ports. Some of each linger, with their connections and their coordinator gone.
  */
 static int same_ports(int rounds) {
-    uint32_t port[2] = { (uint32_t)free_port(), (uint32_t)free_port() };
+    uint32_t port[2] = { (uint32_t)procs_free_port(), (uint32_t)procs_free_port() };
     char listen_at[64];
     pid_t lingering = 0;
     int ok = 1;
-    snprintf(listen_at, sizeof listen_at, "127.0.0.1:%d", free_port());
+    snprintf(listen_at, sizeof listen_at, "127.0.0.1:%d", procs_free_port());
     for (int k = 0; ok && k < rounds; k++) {
         struct procs_coordinator co;
         pid_t pids[ENV_MEMBERS];

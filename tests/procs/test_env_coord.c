@@ -28,12 +28,6 @@ static int some_port(int *fd) {
     return ntohs(a.sin_port);
 }
 
-static int free_port(void) {
-    int fd, port = some_port(&fd);
-    if (fd >= 0) close(fd);
-    return port;
-}
-
 /* ---- A coordinator that is gone -------------------------------------------------------------------------------- */
 
 struct job {
@@ -45,7 +39,7 @@ struct job {
 
 static int job_start(struct job *j, const char *name) {
     memset(j, 0, sizeof *j);
-    snprintf(j->listen, sizeof j->listen, "127.0.0.1:%d", free_port());
+    snprintf(j->listen, sizeof j->listen, "127.0.0.1:%d", procs_free_port());
     if (env_coordinator(&j->co, 0, j->listen, T_MS)) return 0;
     j->e = env_new(name, N, 60000);
     snprintf(j->e->address, sizeof j->e->address, "%s", j->co.address);
@@ -379,7 +373,7 @@ static int port_zero_body(int index, void *arg) {
 static int restarted_on_fixed_ports(void) {
     struct env *old = env_new("fixed", N, 20000);
     pid_t left = 0;
-    int ok = 1, rounds = 15, port = free_port(), one = free_port(), two = free_port();
+    int ok = 1, rounds = 15, port = procs_free_port(), one = procs_free_port(), two = procs_free_port();
     char listen_at[64];
     snprintf(listen_at, sizeof listen_at, "127.0.0.1:%d", port);
     for (int k = 0; ok && k < rounds; k++) {
