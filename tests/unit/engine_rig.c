@@ -2,6 +2,7 @@
 #include "engine_rig.h"
 
 #include <criterion/criterion.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,60 @@ uint64_t rig_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- How late the host is ---- */
+
+#define NAP_NS 5000000u
+#define SLACK_NS 1000000u /* of each nap, which a host that has nothing else to do may take, too */
+#define STALL_NS 10000000000u
+#define LOOKS 65536
+
+/* One thread writes, all read: everything is atomic, and looks[] comes after what it counts. */
+static struct {
+    pthread_t thread;
+    int over;
+    uint64_t looks, at_ns[LOOKS], late_ns[LOOKS]; /* late_ns: in all, until at_ns */
+} late_host;
+
+static uint64_t get(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static void put(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+
+static void *host_main(void *arg) {
+    (void)arg;
+    uint64_t was = get(&late_host.at_ns[0]);
+    for (uint64_t n = 1, late = 0; !__atomic_load_n(&late_host.over, __ATOMIC_ACQUIRE); n++) {
+        poll(NULL, 0, NAP_NS / 1000000);
+        uint64_t now = rig_now();
+        late += now > was + NAP_NS + SLACK_NS ? now - was - NAP_NS - SLACK_NS : 0;
+        put(&late_host.at_ns[n % LOOKS], was = now);
+        put(&late_host.late_ns[n % LOOKS], late);
+        put(&late_host.looks, n);
+    }
+    return NULL;
+}
+
+static void host_watch(void) {
+    late_host.over = 0;
+    put(&late_host.looks, 0);
+    put(&late_host.at_ns[0], rig_now());
+    put(&late_host.late_ns[0], 0);
+    cr_assert_eq(pthread_create(&late_host.thread, NULL, host_main, NULL), 0);
+}
+
+static void host_unwatch(void) {
+    __atomic_store_n(&late_host.over, 1, __ATOMIC_RELEASE);
+    pthread_join(late_host.thread, NULL);
+}
+
+double rig_late_ms(uint64_t since_ns) {
+    uint64_t n = get(&late_host.looks), i = n, due = get(&late_host.at_ns[n % LOOKS]) + NAP_NS + SLACK_NS,
+             now = rig_now();
+    uint64_t more = now > due ? now - due : 0,
+             all = get(&late_host.late_ns[n % LOOKS]) + (more < STALL_NS ? more : STALL_NS);
+    while (i > 0 && n - i < LOOKS - 2 && get(&late_host.at_ns[i % LOOKS]) > since_ns) i--;
+    uint64_t before = get(&late_host.late_ns[i % LOOKS]);
+    return all > before ? 2 * (double)(all - before) / 1e6 : 0;
 }
 
 uint64_t rig_random(uint64_t *state) {
@@ -137,6 +192,7 @@ void rig_run(uint32_t n, const char *transport, const rg_config_t *config, rig_b
     static rig_t rig; /* Criterion runs each test in a process of its own */
     pthread_t thread[RIG_MAX];
     rig_open(&rig, n, transport, config);
+    host_watch();
     rig.body = body;
     rig.arg = arg;
     for (uint32_t i = 0; i < n; i++) {
@@ -145,6 +201,7 @@ void rig_run(uint32_t n, const char *transport, const rg_config_t *config, rig_b
         cr_assert_eq(pthread_create(&thread[i], NULL, member_main, &rig.member[i]), 0);
     }
     for (uint32_t i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    host_unwatch();
     rg_coordinator_stop(rig.coordinator);
     pthread_mutex_destroy(&rig.lock);
     pthread_cond_destroy(&rig.cond);

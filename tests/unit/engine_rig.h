@@ -73,6 +73,11 @@ void rig_ends_after(rig_member_t *m, uint64_t us);
 int rig_complain(rig_member_t *m, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 uint64_t rig_now(void);
+/* How late the host was from then until now, within rig_run(): a thread that naps for 5 ms again and again adds up what
+ * it is late by, and that counts twice, as several threads may be late one after the other. A bound may have it on top:
+ * a host whose processors others use makes everything late, and a promise about time is still kept there; on a quiet
+ * host it is nothing. */
+double rig_late_ms(uint64_t since_ns);
 uint64_t rig_random(uint64_t *state);
 uint64_t rig_seed(uint64_t base); /* RG_TEST_SEED in the environment gives other moments and victims */
 
