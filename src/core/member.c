@@ -428,7 +428,10 @@ static void control_up(rg_member_t *m) {
     m->asked_control = 0;
     m->control_silent = 0;
     m->control_at = NEVER;
-    m->control_since = m->now;
+    /* By authority, time for an answer is given once, and not anew to each connection that comes after one without any:
+     * whoever is at the coordinator's address now may take them and hang up, again and again. */
+    int anew = m->phase != RG_PH_MEMBER || m->succession || m->last_heard >= m->control_since;
+    if (anew) m->control_since = m->now;
     m->backoff_ns = backoff_min(m);
     if (m->phase == RG_PH_OVER) return;
     if (m->phase != RG_PH_MEMBER) {
