@@ -35,21 +35,21 @@ static void replace(struct succ *s) {
         }
 }
 
-/* From `since` the change to n members may take a second. A join has no such bound: it waits for a process to start,
- * and may find the office only at the end of its list. */
+/* From `since` the change to n members may take a second, and what the host was late. A join has no such bound: it
+ * waits for a process to start, and may find the office only at the end of its list. */
 static int change_in_time(struct succ *s, struct tally *t, uint32_t n, uint64_t since, const char *what) {
     double *worst = n == SUCC_N ? &t->join_ms : &t->worst_ms;
     uint64_t now = procs_now();
     double until = since > now ? (double)(since - now) / 1e9 : 0;
     int done = succ_up(s, n, until + 10);
-    double ms = procs_now() > since ? (double)(procs_now() - since) / 1e6 : 0;
+    double ms = procs_now() > since ? (double)(procs_now() - since) / 1e6 : 0, most = 1000 + procs_late_ms(since);
     if (ms > *worst) *worst = ms;
     if (!succ_clean(s)) {
         t->failed++;
         t->why = what;
         return 0;
     }
-    if (!done || (n < SUCC_N && ms > 1000)) {
+    if (!done || (n < SUCC_N && ms > most)) {
         t->late++;
         fprintf(stderr, "kill %d: %s: %s after %.0f ms\n", t->kills, what, done ? "late" : "not over", ms);
     }

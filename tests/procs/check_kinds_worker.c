@@ -379,7 +379,7 @@ static int one_call(struct round *q) {
         res.contributor_cap = KINDS_N;
         opts.result = &res;
         opts.on_fault = (rg_on_fault_t)r->on_fault;
-        if (q->base == MESSAGES) opts.timeout_ms = 1500;
+        if (q->base == MESSAGES) opts.timeout_ms = 5000; /* a host may be busy */
         r->count = q->c;
         begin(q);
         s = r->kind == KIND_WEIGHTED ? call_weighted(q, &opts, &weighted) : call(q, &opts);

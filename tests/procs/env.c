@@ -11,7 +11,7 @@
 struct env *env_new(const char *group, uint32_t n, uint32_t count) {
     struct env *e = procs_shared(sizeof *e);
     e->cfg = procs_config(NULL, NULL, 0, 0);
-    e->cfg.op_timeout_ms = 15000;
+    e->cfg.op_timeout_ms = 40000; /* the tests give up before */
     e->n = n;
     e->count = count;
     snprintf(e->group, sizeof e->group, "%s", group);

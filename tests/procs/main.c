@@ -79,6 +79,7 @@ int main(int argc, char **argv) {
                   { "kills-briefly", kills_briefly } };
     int found = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
+    procs_host_watch();
     if (argc > 1 && !strcmp(argv[1], "kills") && getenv("KINDS") && *getenv("KINDS"))
         return check_kinds((int)number("KILLS", 2000), (unsigned)number("SEED", 1), getenv("KINDS"),
                            (size_t)number("KILL_BYTES", 1u << 20) / 4);

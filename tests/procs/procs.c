@@ -47,6 +47,71 @@ uint64_t procs_now(void) {
 
 void procs_nap(void) { poll(NULL, 0, 1); }
 
+/* ---- How late the host is -------------------------------------------------------------------------------------- */
+
+#define NAP_NS 5000000u
+#define SLACK_NS 1000000u     /* of each nap, which a host that has nothing else to do may take, too */
+#define STALL_NS 10000000000u /* no host stands still for longer: the process that looks has ended */
+#define LOOKS 65536
+
+/* One process writes, all read. */
+static struct host {
+    pid_t pid;
+    uint64_t looks; /* so many were made; atomic, and written after the look itself */
+    struct {
+        uint64_t at_ns, late_ns; /* late_ns: in all, until then */
+    } look[LOOKS];
+} * host;
+
+static int host_main(int ends, void *arg) {
+    (void)arg;
+    for (uint64_t n = 1, late = 0, was = host->look[0].at_ns; !ends; n++) {
+        poll(NULL, 0, NAP_NS / 1000000);
+        uint64_t now = procs_now();
+        late += now > was + NAP_NS + SLACK_NS ? now - was - NAP_NS - SLACK_NS : 0;
+        host->look[n % LOOKS].at_ns = was = now;
+        host->look[n % LOOKS].late_ns = late;
+        __atomic_store_n(&host->looks, n, __ATOMIC_RELEASE);
+    }
+    return 0;
+}
+
+void procs_host_watch(void) {
+    host = procs_shared(sizeof *host);
+    host->look[0].at_ns = procs_now();
+    host->pid = procs_fork(host_main, 0, NULL);
+}
+
+uint64_t procs_late_ns(void) {
+    if (!host) return 0;
+    uint64_t n = __atomic_load_n(&host->looks, __ATOMIC_ACQUIRE), due = host->look[n % LOOKS].at_ns + NAP_NS + SLACK_NS,
+             now = procs_now(), more = now > due ? now - due : 0; /* of the nap that is not over though it should */
+    return host->look[n % LOOKS].late_ns + (more < STALL_NS ? more : STALL_NS);
+}
+
+double procs_late_ms(uint64_t since_ns) {
+    if (!host) return 0;
+    uint64_t all = procs_late_ns(), n = __atomic_load_n(&host->looks, __ATOMIC_ACQUIRE), i = n;
+    while (i > 0 && n - i < LOOKS - 2 && host->look[i % LOOKS].at_ns > since_ns) i--;
+    uint64_t before = host->look[i % LOOKS].late_ns;
+    return all > before ? 2 * (double)(all - before) / 1e6 : 0;
+}
+
+/* Its own process is stopped: then the host is as late as that, twice over, and nothing of it is left for later. */
+int procs_host_planted(void) {
+    uint64_t begin = procs_now();
+    kill(host->pid, SIGSTOP);
+    procs_pause_ns(300000000);
+    double stopped = procs_late_ms(begin);
+    kill(host->pid, SIGCONT);
+    uint64_t n = __atomic_load_n(&host->looks, __ATOMIC_ACQUIRE);
+    int again = PROCS_WAIT(__atomic_load_n(&host->looks, __ATOMIC_ACQUIRE) > n + 2, 20);
+    double all = procs_late_ms(begin), ms = (double)(procs_now() - begin) / 1e6;
+    if (stopped > 500 && again && all > 500 && all < 2 * ms && procs_late_ms(procs_now()) < 500) return 1;
+    fprintf(stderr, "late by %.0f ms, in the end %.0f ms, within %.0f ms\n", stopped, all, ms);
+    return 0;
+}
+
 void *procs_shared(size_t bytes) {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
@@ -134,7 +199,7 @@ rg_config_t procs_config(const char *address, const char *group, uint32_t n, uin
     cfg.group = group;
     cfg.min_size = n;
     cfg.order = order;
-    cfg.join_timeout_ms = 20000;
+    cfg.join_timeout_ms = 60000; /* those that wait for it here give up before */
     cfg.op_timeout_ms = 30000;
     return cfg;
 }

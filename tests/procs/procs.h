@@ -37,14 +37,23 @@ uint64_t procs_now(void);
 unsigned procs_draw(unsigned *seed); /* the next of a row of random numbers of 24 bits */
 void procs_pause_ns(uint64_t ns);    /* until the random moment of a kill; not to wait for anything */
 void procs_nap(void);                /* a millisecond between two looks at a condition */
-/* True as soon as cond is; false when `seconds` have passed. */
+/* True as soon as cond is; false when `seconds` have passed, and as much on top as the host was late meanwhile. */
 #define PROCS_WAIT(cond, seconds)                                                                                      \
     ({                                                                                                                 \
-        uint64_t procs_until_ = procs_now() + (uint64_t)((seconds)*1e9);                                               \
+        uint64_t procs_until_ = procs_now() + (uint64_t)((seconds)*1e9), procs_was_ = procs_late_ns();                 \
         int procs_met_;                                                                                                \
-        while (!(procs_met_ = (cond)) && procs_now() < procs_until_) procs_nap();                                      \
+        while (!(procs_met_ = (cond)) && procs_now() < procs_until_ + (procs_late_ns() - procs_was_)) procs_nap();     \
         procs_met_;                                                                                                    \
     })
+
+/* A host whose processors others use makes everything late, and a promise about time is still kept there. How late it
+ * is is noted by a process that does nothing but nap for 5 ms again and again: what it is late by, all added up, is
+ * what a bound may have on top, twice over, as what is promised takes several processes, which are late one after the
+ * other. On a host that is quiet that is nothing. Whatever is late by itself is late beyond that. */
+void procs_host_watch(void);             /* before anything else; ends with this process */
+uint64_t procs_late_ns(void);            /* in all so far */
+double procs_late_ms(uint64_t since_ns); /* from then (by procs_now()) until now */
+int procs_host_planted(void);            /* 1 when a host that is late is seen */
 
 /* ---- Processes ------------------------------------------------------------------------------------------------- */
 
@@ -71,6 +80,9 @@ int procs_cluster(int n, procs_body body, void *arg, double seconds);
 /* The same with a configuration; coordinator, group, min_size and order are filled in. */
 int procs_cluster_with(const rg_config_t *cfg, int n, procs_body body, void *arg, double seconds);
 
+/* A port that is free on all addresses and that nobody is given who does not ask for it by its number. 0: none. */
+int procs_free_port(void);
+
 /* The configuration of member `order` of a group of n. */
 rg_config_t procs_config(const char *address, const char *group, uint32_t n, uint32_t order);
 
@@ -79,9 +91,6 @@ rg_config_t procs_config(const char *address, const char *group, uint32_t n, uin
 int procs_count_fds(pid_t pid);
 int procs_count_threads(pid_t pid);
 long procs_rss_kb(pid_t pid);
-
-/* A port that is free on all addresses and that nobody is given who does not ask for it by its number. 0: none. */
-int procs_free_port(void);
 
 /* ---- The tests ------------------------------------------------------------------------------------------------- */
 

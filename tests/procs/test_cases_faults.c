@@ -54,7 +54,7 @@ static int killed_again_and_again(int kills, uint32_t count, const char *transpo
                             e->m[1].contributors, e->m[0].status, e->m[1].status);
         double ms = (double)(procs_now() - t) / 1e6;
         sum += ms;
-        if (ms > worst) worst = ms;
+        if (ms - procs_late_ms(t) > worst) worst = ms - procs_late_ms(t);
         waitpid(pids[2], NULL, 0);
         forget(&e->m[2]);
         pids[2] = procs_fork(env_member, 2, e);
@@ -68,7 +68,9 @@ static int killed_again_and_again(int kills, uint32_t count, const char *transpo
                       "member %d: %d, then %d descriptors; %d, then %d threads; %ld, then %ld KiB", i, was[i].fds,
                       is.fds, was[i].threads, is.threads, was[i].rss_kb, is.rss_kb);
     }
-    printf("       %d kills in operations of %u MiB (%s): first result without the dead after %.1f ms, at most %.1f\n",
+    printf("       %d kills in operations of %u MiB (%s): first result without the dead after %.1f ms, at most %.1f "
+           "beyond what the host was "
+           "late\n",
            kills, count >> 18, transport, sum / kills, worst);
     /* The heartbeat and a second, and what the operation itself takes anew on a host that is busy. */
     ok = ok && ENV_SEEN(worst < 3000 + 30.0 * (count >> 18), "it took %.0f ms", worst);
@@ -96,7 +98,7 @@ static int all_killed(int rounds) {
     pid_t pids[ENV_MEMBERS];
     int ok = 1, left = entries("/dev/shm");
     struct procs_usage was = { 0 };
-    if (env_coordinator(&co, 0, "127.0.0.1:0", 300)) return 0;
+    if (env_coordinator(&co, 0, "127.0.0.1:0", 1500)) return 0;
     struct env *e = env_new("again", 3, 100000);
     snprintf(e->address, sizeof e->address, "%s", co.address);
     e->cfg.transport = "shm";
@@ -131,7 +133,7 @@ static int same_ports(int rounds) {
         struct procs_coordinator co;
         pid_t pids[ENV_MEMBERS];
         struct env *e = env_new("ports", 3, 5000);
-        ok = ENV_SEEN(!env_coordinator(&co, 0, listen_at, 500), "round %d: no coordinator", k);
+        ok = ENV_SEEN(!env_coordinator(&co, 0, listen_at, 2000), "round %d: no coordinator", k);
         if (!ok) break;
         snprintf(e->address, sizeof e->address, "%s", co.address);
         for (int i = 0; i < 2; i++) e->port[i] = port[i];
@@ -153,7 +155,7 @@ static int same_ports(int rounds) {
 /* ---- 38: deadlines of a sub-group ----------------------------------------------------------------------------------
  */
 
-static int took(double ms, double asked) { return ms > 0.8 * asked && ms < 1.2 * asked + 300; }
+static int took(double ms, double asked, double late) { return ms > 0.8 * asked && ms < 1.2 * asked + 300 + late; }
 
 /* A child has the parent's deadline, unless the call has another one. The other member calls when it is over. */
 static int child_deadlines(rg_group_t *g, int rank, int n, void *arg) {
@@ -161,7 +163,8 @@ static int child_deadlines(rg_group_t *g, int rank, int n, void *arg) {
     rg_group_t *child;
     rg_opts_t opts = RG_OPTS_INIT;
     (void)n;
-    PROCS_REQUIRE(took(100, 100) && !took(700, 300) && !took(70, 100), "planted: the measure sees nothing");
+    PROCS_REQUIRE(took(100, 100, 0) && !took(700, 300, 30) && !took(70, 100, 0) && took(700, 300, 50),
+                  "planted: the measure sees nothing");
     PROCS_REQUIRE(rg_group_split(g, 0, (uint32_t)rank, NULL, &child) == RG_OK, "split");
     for (int own = 0; own < 2; own++) {
         double asked = own ? 150 : 400;
@@ -170,11 +173,12 @@ static int child_deadlines(rg_group_t *g, int rank, int n, void *arg) {
         uint64_t t = procs_now();
         rg_status_t st = rg_barrier(child, &opts, NULL);
         double ms = (double)(procs_now() - t) / 1e6;
-        PROCS_REQUIRE(st == RG_ERR_TIMEOUT && (rank || took(ms, asked)), "%s after %.0f ms of %.0f", rg_status_name(st),
-                      ms, asked);
+        PROCS_REQUIRE(st == RG_ERR_TIMEOUT && (rank || took(ms, asked, procs_late_ms(t))), "%s after %.0f ms of %.0f",
+                      rg_status_name(st), ms, asked);
         if (!rank) *over = own + 1;
     }
-    PROCS_REQUIRE(rg_barrier(child, NULL, NULL) == RG_OK, "afterwards");
+    opts.timeout_ms = 30000; /* on a busy host the other one may be late */
+    PROCS_REQUIRE(rg_barrier(child, &opts, NULL) == RG_OK, "afterwards");
     rg_group_destroy(child);
     return rg_group_leave(g) != RG_OK;
 }
@@ -264,7 +268,7 @@ static int shrink_and_grow(int rounds) {
     struct procs_coordinator co;
     pid_t pids[ENV_MEMBERS];
     int order[ENV_MEMBERS] = { 0, 1, 2, 3 };
-    if (env_coordinator(&co, 0, "127.0.0.1:0", 800)) return 0;
+    if (env_coordinator(&co, 0, "127.0.0.1:0", 3000)) return 0;
     struct env *e = env_new("shrink", 4, 20000);
     snprintf(e->address, sizeof e->address, "%s", co.address);
     env_start(e, pids);
@@ -307,7 +311,7 @@ static int two_of_one_name(void) {
     pid_t pids[2][ENV_MEMBERS];
     int ok = 1;
     for (int i = 0; i < 2; i++) {
-        if (env_coordinator(&co[i], 0, "127.0.0.1:0", 600)) return 0;
+        if (env_coordinator(&co[i], 0, "127.0.0.1:0", 1500)) return 0;
         e[i] = env_new("twins", 2, 20000);
         snprintf(e[i]->address, sizeof e[i]->address, "%s", co[i].address);
         env_start(e[i], pids[i]);
@@ -321,7 +325,7 @@ static int two_of_one_name(void) {
     env_coordinator_kill(&co[0]);
     kill(pids[0][1], SIGKILL);
     waitpid(pids[0][1], NULL, 0);
-    ok = ok && ENV_SEEN(PROCS_WAIT(e[0]->m[0].ended_ns, 5), "the one whose group is gone waits");
+    ok = ok && ENV_SEEN(PROCS_WAIT(e[0]->m[0].ended_ns, 15), "the one whose group is gone waits");
     snprintf(e[0]->address, sizeof e[0]->address, "%s", co[1].address);
     e[0]->rejoin = 1;
     ok = ok && ENV_SEEN(PROCS_WAIT(e[1]->m[0].contributors == 3 && e[0]->m[0].contributors == 3, 10),
@@ -342,9 +346,9 @@ static int two_of_one_name(void) {
 
 /* An all-reduce until only `want` members have a share in it. */
 static int until_share(rg_group_t *g, uint32_t want, const char *what) {
-    uint64_t until = procs_now() + 8000000000ull;
+    uint64_t until = procs_now() + 20000000000ull, late = procs_late_ns();
     uint32_t got = 0;
-    while (got != want && procs_now() < until) {
+    while (got != want && procs_now() < until + procs_late_ns() - late) {
         float x = 1;
         rg_result_t res = RG_RESULT_INIT;
         rg_opts_t opts = RG_OPTS_INIT;
@@ -370,7 +374,7 @@ static int rows_and_columns(rg_group_t *g, int rank, int n, void *arg) {
     for (int i = 0; i < 2; i++)
         if (until_share(mine[i], left[i], "before")) return 1;
     __atomic_add_fetch(ready, 1, __ATOMIC_SEQ_CST);
-    PROCS_REQUIRE(PROCS_WAIT(*ready == n, 10), "the others");
+    PROCS_REQUIRE(PROCS_WAIT(*ready == n, 20), "the others");
     for (int k = 0; k < 2; k++) {
         if (rank == dies[k]) kill(getpid(), SIGKILL);
         left[0] -= dies[k] / COLUMNS == row;

@@ -19,7 +19,8 @@ struct join {
     volatile int n_stalls;
     volatile double stall_ms[64]; /* the longest stall over members of each boundary where somebody entered */
     volatile uint64_t stall_at[64];
-    volatile double worst_quiet_ms; /* longest boundary where nobody entered, since reset */
+    volatile double
+        worst_quiet_ms; /* longest boundary where nobody entered, beyond what the host was late, since reset */
     volatile int joined[SLOTS], joining[SLOTS], end;
 };
 
@@ -35,9 +36,10 @@ static int round_of(struct join *s, int index, rg_group_t *g, int *over) {
     PROCS_REQUIRE(st == RG_OK, "member %d: %s %s", index, rg_status_name(st), res.text);
     PROCS_REQUIRE(x[1] == (float)res.contributors, "sum %g of %u", x[1], res.contributors);
     *over = x[0] >= 1000;
+    uint64_t t = procs_now();
     st = rg_group_boundary(g, &c);
     PROCS_REQUIRE(st == RG_OK, "member %d: boundary: %s", index, rg_status_name(st));
-    double ms = (double)c.stalled_ns / 1e6;
+    double ms = (double)c.stalled_ns / 1e6 - procs_late_ms(t);
     if (index < MEMBERS && c.joined) {
         int k = s->n_stalls;
         if (k && s->stall_at[k - 1] == c.boundary) {

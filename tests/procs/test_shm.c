@@ -29,7 +29,7 @@ static int entries(const char *path) {
 }
 
 static struct env *members(struct procs_coordinator *co, const char *transport, uint32_t n, uint32_t count) {
-    if (env_coordinator(co, 0, "127.0.0.1:0", 800)) return NULL;
+    if (env_coordinator(co, 0, "127.0.0.1:0", 2000)) return NULL;
     struct env *e = env_new("shm", n, count);
     snprintf(e->address, sizeof e->address, "%s", co->address);
     e->cfg.transport = transport;
@@ -156,7 +156,7 @@ static int two_pid_namespaces(void) {
     ok = ok && ENV_SEEN(*lines <= 1, "%d lines", *lines);
     e->end = 1;
     for (int i = 0; i < 2; i++) {
-        int rc = procs_end(pids[i], 10);
+        int rc = procs_end(pids[i], 20);
         ok = ENV_SEEN(rc == 0 && !e->m[i].wrong, "member %d ended with %d, %d wrong", i, rc, e->m[i].wrong) && ok;
     }
     ok = procs_coordinator_stop(&co) == 0 && ok;
