@@ -1,5 +1,6 @@
 /* tcp_internal.h: what the files of the TCP transport share. A link is a peer; a link has one or more rails, each a
- * TCP connection; each rail carries frames (a header and at most SEGMENT bytes of one message).
+ * TCP connection; each rail carries frames (a header, at most SEGMENT bytes of one message, and without TLS a mark that
+ * says that they have ended).
  *   tcp.c        the table: open, close, send, recv, note, fence, drop, poll, arm
  *   tcp_conn.c   listening, dialling, the handshake, strangers, liveness, the end of a link
  *   tcp_send.c   cutting messages into frames and handing them to the kernel
@@ -21,6 +22,7 @@
 #include <netinet/in.h>
 
 #define FRAME_BYTES 80
+#define END_BYTES 8
 #define HELLO_BYTES 80
 #define SEGMENT (256u << 10)    /* most payload of one frame; a multiple of every element size */
 #define READ_BUFFER (68u << 10) /* per rail: headers and small messages, several per read */
@@ -52,12 +54,17 @@ typedef struct frame {
     uint64_t note;
     uint64_t mseq; /* number of the message on this link: what holds its segments together */
     uint64_t offset, total;
+    uint64_t mark; /* of a header that came: what its end is told by */
     rg_tag_t tag;
 } frame_t;
 
 void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f);
 /* Returns NULL, or what is wrong with it. */
 const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f);
+uint32_t rgt_frame_check(const uint8_t in[FRAME_BYTES]); /* 24 bits that must be in it */
+/* What stands behind the payload, and whether it does. */
+void rgt_frame_end(uint8_t out[END_BYTES], const uint8_t head[FRAME_BYTES]);
+int rgt_frame_ends(const uint8_t in[END_BYTES], const frame_t *f);
 
 /* DIAL is answered by ACK; RESUME, which continues the stream of a rail that broke, by RESUMED, by BUSY when the other
  * end is just doing the same the other way round, or by GONE when there is no such link any more. RELAY asks a third
@@ -220,8 +227,9 @@ typedef struct conn {
     uint32_t carry_n;
     /* The frame being sent. */
     uint8_t tx_busy, tx_blocked;
-    uint32_t tx_head_sent, tx_len, tx_sent;
-    uint8_t tx_head[FRAME_BYTES];
+    uint32_t tx_head_sent, tx_len, tx_sent; /* sent: of the payload and its end */
+    uint32_t tx_end;                        /* bytes of that: END_BYTES, or 0 */
+    uint8_t tx_head[FRAME_BYTES], tx_tail[END_BYTES];
     const uint8_t *tx_data;
     uint8_t *tx_private; /* owns tx_data after a fence */
     send_op_t *tx_op;    /* NULL: a note, or an operation that was fenced */

@@ -279,6 +279,19 @@ static int take_header(rg_tp_t *tp, conn_t *c) {
     return c->f.type == FRAME_NOTE ? 0 : begin_body(tp, c);
 }
 
+/* All of the payload is here. Without TLS its end must be where it is expected, or bytes were lost or came twice.
+ * 0: the end has not come yet. */
+static int take_end(rg_tp_t *tp, conn_t *c) {
+    if (tp->cfg.tls) return 1;
+    if (c->rend - c->rpos < END_BYTES) return 0;
+    if (!rgt_frame_ends(c->rbuf + c->rpos, &c->f)) {
+        rgt_link_fail(tp, c->link, "the peer broke the protocol: a frame does not end where it should");
+        return -1;
+    }
+    c->rpos += END_BYTES;
+    return 1;
+}
+
 /* Works off what is in the buffer. 0: more bytes are wanted; -1: stalled or the link is gone. */
 static int parse(rg_tp_t *tp, conn_t *c) {
     for (;;) {
@@ -290,7 +303,9 @@ static int parse(rg_tp_t *tp, conn_t *c) {
                 c->rpos += n;
             }
             if (c->done < c->f.len) break;
-            if (body_done(tp, c) != 0) return -1;
+            int ends = take_end(tp, c);
+            if (ends < 0 || (ends && body_done(tp, c) != 0)) return -1;
+            if (!ends) break;
         } else {
             if (have < FRAME_BYTES) break;
             if (take_header(tp, c) != 0) return -1;
@@ -325,17 +340,17 @@ static ssize_t read_buffer(conn_t *c, uint32_t *asked) {
     return n;
 }
 
-/* The buffer is empty and a frame is in hand: its payload, and the header after it, in one call. */
+/* The buffer is empty and a frame is in hand: its payload, and its end and the header after it, in one call. */
 static ssize_t read_body(rg_tp_t *tp, conn_t *c, uint32_t *asked) {
-    uint32_t left = c->f.len - c->done;
+    uint32_t left = c->f.len - c->done, behind = END_BYTES + FRAME_BYTES;
     uint8_t *to;
     int straight = 1;
     if (c->rx && !c->rx->r.reduce) to = (uint8_t *)c->rx->r.dst + c->f.offset + c->done;
     else if (c->kept && c->kept->bytes) to = c->kept->bytes + c->f.offset + c->done;
     else /* as far from a cache line as its place in the message: the loads of the reduction stay aligned */
         to = tp->staging + (c->f.offset + c->done) % 64, straight = 0;
-    struct iovec v[2] = { { to, left }, { c->rbuf, FRAME_BYTES } };
-    *asked = left + FRAME_BYTES;
+    struct iovec v[2] = { { to, left }, { c->rbuf, behind } };
+    *asked = left + behind;
     if (c->tls) {
         if (!straight && left > TLS_STEP) left = TLS_STEP;
         *asked = left;

@@ -36,13 +36,14 @@ ssize_t rgt_tx_bytes(rg_tp_t *tp, conn_t *c, const void *p, size_t n) {
 }
 
 static ssize_t tx_step(rg_tp_t *tp, conn_t *c) {
-    struct iovec v[2] = { { c->tx_head + c->tx_head_sent, FRAME_BYTES - c->tx_head_sent },
-                          { (void *)(uintptr_t)(c->tx_data + c->tx_sent), c->tx_len - c->tx_sent } };
-    struct msghdr m = { .msg_iov = v, .msg_iovlen = 2 };
+    uint32_t body = c->tx_sent < c->tx_len ? c->tx_len - c->tx_sent : 0, ended = body ? 0 : c->tx_sent - c->tx_len;
+    struct iovec v[3] = { { c->tx_head + c->tx_head_sent, FRAME_BYTES - c->tx_head_sent },
+                          { body ? (void *)(uintptr_t)(c->tx_data + c->tx_sent) : NULL, body },
+                          { c->tx_tail + ended, c->tx_end - ended } };
+    struct msghdr m = { .msg_iov = v, .msg_iovlen = 3 };
     ssize_t n;
     if (c->tls) n = rg_tls_send(c->tls, v[0].iov_base, v[0].iov_len, v[1].iov_base, v[1].iov_len);
-    else if (v[0].iov_len == 0) n = send(c->fd, v[1].iov_base, v[1].iov_len, MSG_NOSIGNAL);
-    else if (v[1].iov_len == 0) n = send(c->fd, v[0].iov_base, v[0].iov_len, MSG_NOSIGNAL);
+    else if (v[1].iov_len == 0 && v[2].iov_len == 0) n = send(c->fd, v[0].iov_base, v[0].iov_len, MSG_NOSIGNAL);
     else n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
     n = tx_result(tp, c, n);
     if (n > 0) {
@@ -74,6 +75,7 @@ static void frame_out(rg_tp_t *tp, conn_t *c) {
     c->tx_op = NULL;
     rgt_kept_header(c, c->tx_head, FRAME_BYTES);
     rgt_kept_payload(c, op, c->tx_data, c->tx_len);
+    if (c->tx_end) rgt_kept_header(c, c->tx_tail, c->tx_end);
     if (c->tx_private) {
         free(c->tx_private);
         c->tx_private = NULL;
@@ -86,14 +88,14 @@ void rgt_tx(rg_tp_t *tp, conn_t *c) {
     c->tx_blocked = 0;
     if (c->replaying && rgt_replay(tp, c) != 0) return;
     while (c->tx_busy) {
-        if (c->tx_head_sent == FRAME_BYTES && c->tx_sent == c->tx_len) {
+        if (c->tx_head_sent == FRAME_BYTES && c->tx_sent == c->tx_len + c->tx_end) {
             if (rgt_tx_flush(tp, c)) frame_out(tp, c);
             return;
         }
         ssize_t n = tx_step(tp, c);
         if (n < 0) return;
         /* A send that took less than it was given has filled the buffer: asking again would only fail. */
-        if (n > 0 && c->tx_sent < c->tx_len && (!c->tls || rg_net_unsent(c->tls))) {
+        if (n > 0 && c->tx_sent < c->tx_len + c->tx_end && (!c->tls || rg_net_unsent(c->tls))) {
             c->tx_blocked = 1;
             if (tp->many || tp->armed) rgt_interest(c, c->interest | EPOLLOUT);
             return;
@@ -112,7 +114,7 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
     c->tx_head_sent = c->tx_sent = 0;
     c->tx_busy = 1;
     c->tx_op = op;
-    c->tx_len = 0;
+    c->tx_len = c->tx_end = 0;
     c->tx_data = NULL;
     if (ack || !op) {
         f.type = ack ? FRAME_ACK : FRAME_NOTE;
@@ -136,6 +138,10 @@ static int take_frame(rg_tp_t *tp, link_t *l, conn_t *c) {
     f.total = op->s.len;
     rgt_frame_put(c->tx_head, &f);
     c->tx_len = f.len;
+    if (f.len && !tp->cfg.tls) {
+        rgt_frame_end(c->tx_tail, c->tx_head);
+        c->tx_end = END_BYTES;
+    }
     c->tx_data = (const uint8_t *)op->s.buf + op->next_off;
     op->next_off += f.len;
     op->in_flight++;

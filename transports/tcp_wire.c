@@ -7,7 +7,39 @@
 
 #define FRAME_MAGIC 0x31664752u /* "RGf1" */
 #define HELLO_MAGIC 0x6c654852u /* "RHel" */
-#define VERSION 1
+#define HELLO_VERSION 2
+#define BLOB_VERSION 1
+
+/* What is on the way between two kernels and changes their bytes is caught by TLS. Without TLS whoever does it on
+ * purpose is not; but a box that repeats or loses bytes, or harms a header, shall not make a wrong sum, nor a call look
+ * as if it differed. So a header carries 24 bits that say whether it is whole (in the type's word), and behind a
+ * payload come 8 bytes that stand there only if the payload is as long as its header says. No two words of a header may
+ * be exchanged or shifted without a sign, so each has its step. */
+static uint64_t mix(uint64_t h, uint64_t word) {
+    h = (h ^ word) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 32;
+}
+
+static uint64_t frame_mark(const uint8_t h[FRAME_BYTES]) {
+    uint64_t a = mix(0x6b79a1d3c5u, get64(h) & 0xffffffffffu), b = 0x1f83d9abfb41bd6bu; /* but for the 24 bits */
+    for (int i = 8; i < FRAME_BYTES; i += 16) {
+        b = mix(b, get64(h + i));
+        if (i + 8 < FRAME_BYTES) a = mix(a, get64(h + i + 8));
+    }
+    return mix(a, b);
+}
+
+uint32_t rgt_frame_check(const uint8_t in[FRAME_BYTES]) { return (uint32_t)(frame_mark(in) >> 40); }
+
+static void end_put(uint8_t out[END_BYTES], uint64_t mark) { put64(out, mix(0x5be0cd19137e2179u, mark)); }
+
+void rgt_frame_end(uint8_t out[END_BYTES], const uint8_t head[FRAME_BYTES]) { end_put(out, frame_mark(head)); }
+
+int rgt_frame_ends(const uint8_t in[END_BYTES], const frame_t *f) {
+    uint8_t end[END_BYTES];
+    end_put(end, f->mark);
+    return memcmp(in, end, END_BYTES) == 0;
+}
 
 void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f) {
     put32(out, FRAME_MAGIC);
@@ -23,11 +55,14 @@ void rgt_frame_put(uint8_t out[FRAME_BYTES], const frame_t *f) {
     put64(out + 56, f->offset);
     put64(out + 64, f->total);
     put64(out + 72, f->note);
+    put32(out + 4, f->type | rgt_frame_check(out) << 8);
 }
 
 const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f) {
     if (get32(in) != FRAME_MAGIC) return "no frame where one should begin";
-    uint32_t type = get32(in + 4);
+    uint32_t type = get32(in + 4) & 0xff;
+    f->mark = frame_mark(in);
+    if (get32(in + 4) >> 8 != f->mark >> 40) return "a frame's header was harmed on the way";
     f->type = (uint8_t)type;
     f->len = get32(in + 8);
     f->tag.sig = get32(in + 12);
@@ -52,7 +87,7 @@ const char *rgt_frame_get(const uint8_t in[FRAME_BYTES], frame_t *f) {
 void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h) {
     memset(out, 0, HELLO_BYTES);
     put32(out, HELLO_MAGIC);
-    put16(out + 4, VERSION);
+    put16(out + 4, HELLO_VERSION);
     out[6] = h->kind;
     memcpy(out + 8, h->nonce, 16);
     memcpy(out + 24, h->from, 16);
@@ -65,7 +100,7 @@ void rgt_hello_put(uint8_t out[HELLO_BYTES], const hello_t *h) {
 }
 
 int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h) {
-    if (get32(in) != HELLO_MAGIC || get16(in + 4) != VERSION || in[7] != 0) return -1;
+    if (get32(in) != HELLO_MAGIC || get16(in + 4) != HELLO_VERSION || in[7] != 0) return -1;
     h->kind = in[6];
     memcpy(h->nonce, in + 8, 16);
     memcpy(h->from, in + 24, 16);
@@ -84,7 +119,7 @@ int rgt_hello_get(const uint8_t in[HELLO_BYTES], hello_t *h) {
 #define OUTWARD 0x80 /* in the number */
 
 uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage *a, int n, int outward) {
-    out[0] = VERSION;
+    out[0] = BLOB_VERSION;
     out[1] = (uint8_t)(n | (outward ? OUTWARD : 0));
     for (int i = 0; i < n; i++) {
         uint8_t *p = out + 2 + i * BLOB_ENTRY;
@@ -105,7 +140,7 @@ uint32_t rgt_blob_put(uint8_t out[RG_TP_ADDR_MAX], const struct sockaddr_storage
 }
 
 int rgt_blob_get(const uint8_t *blob, uint32_t len, struct sockaddr_storage out[ADDRS_MAX]) {
-    if (!blob || len < 2 || blob[0] != VERSION) return -1;
+    if (!blob || len < 2 || blob[0] != BLOB_VERSION) return -1;
     int n = blob[1] & ~OUTWARD;
     if (n < 1 || n > ADDRS_MAX ||
         len < 2u + (uint32_t)n * BLOB_ENTRY) /* what is behind them is about other ways to the same peer */

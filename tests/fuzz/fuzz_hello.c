@@ -29,12 +29,16 @@ static void greeting(const uint8_t *p, size_t n) {
 }
 
 static void frame(const uint8_t *p, size_t n) {
-    uint8_t out[FRAME_BYTES];
+    uint8_t out[FRAME_BYTES], in[FRAME_BYTES];
     frame_t f;
-    if (n < FRAME_BYTES || rgt_frame_get(p, &f)) return;
+    if (n < FRAME_BYTES) return;
+    memcpy(in, p, FRAME_BYTES);
+    uint32_t check = rgt_frame_check(in);
+    for (int i = 0; i < 3; i++) in[5 + i] = (uint8_t)(check >> 8 * i);
+    if (rgt_frame_get(in, &f)) return;
     NEED(f.len <= SEGMENT && (f.type == FRAME_ACK || (f.offset <= f.total && f.len <= f.total - f.offset)));
     rgt_frame_put(out, &f);
-    NEED(memcmp(out, p, FRAME_BYTES) == 0);
+    NEED(memcmp(out, in, FRAME_BYTES) == 0);
 }
 
 static void blob(const uint8_t *p, size_t n) {

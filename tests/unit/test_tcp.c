@@ -87,7 +87,7 @@ Test(tcp, note__counter_wraps__comes, .timeout = 60) { note_from_a_peer_that_has
 Test(tcp, frames__that_overlap_on_two_rails__end_the_link_and_not_the_receive, .timeout = 60) {
     end_t a = { 0 }, b = { 0 };
     rg_completion_t got;
-    uint8_t sink[128] = { 0 }, bytes[FRAME_BYTES + 128];
+    uint8_t sink[128] = { 0 }, bytes[FRAME_BYTES + 128 + END_BYTES];
     end_open(&a, 1, 2);
     end_open(&b, 2, 2);
     end_connect(&a, &b, 1);
@@ -100,6 +100,7 @@ Test(tcp, frames__that_overlap_on_two_rails__end_the_link_and_not_the_receive, .
     frame_t f = { .type = FRAME_DATA, .len = sizeof sink, .total = sizeof sink, .tag = r.tag };
     memset(bytes, 5, sizeof bytes);
     rgt_frame_put(bytes, &f);
+    rgt_frame_end(bytes + FRAME_BYTES + f.len, bytes);
     cr_assert_eq(write(a.tp->links[0]->rail[0]->fd, bytes, FRAME_BYTES + 64), FRAME_BYTES + 64);
     while (!b.tp->links[0]->rail[0]->in_body) rg_transport_tcp.poll(b.tp, c, 4);
     cr_assert_eq(write(a.tp->links[0]->rail[1]->fd, bytes, sizeof bytes), (ssize_t)sizeof bytes);
@@ -130,12 +131,15 @@ static void liar_close(end_t *a, end_t *b) {
     rg_transport_tcp.close(b->tp);
 }
 
+static uint32_t size_of(const frame_t *f) { return FRAME_BYTES + f->len + (f->len ? END_BYTES : 0); }
+
 /* 0: nobody reads there any more. */
 static int say(const end_t *a, uint32_t rail, const frame_t *f, uint32_t from, uint32_t to) {
-    uint8_t out[FRAME_BYTES + 512];
+    uint8_t out[FRAME_BYTES + 512 + END_BYTES];
     const conn_t *c = a->tp->links[0]->rail[rail];
     rgt_frame_put(out, f);
     for (uint32_t i = 0; i < f->len; i++) out[FRAME_BYTES + i] = content(f->offset + i);
+    if (f->len) rgt_frame_end(out + FRAME_BYTES + f->len, out);
     return c && send(c->fd, out + from, to - from, MSG_NOSIGNAL) == (ssize_t)(to - from);
 }
 
@@ -144,10 +148,61 @@ static void broken_by(const frame_t *f, uint32_t n, const rg_tp_recv_t *r) {
     rg_completion_t got;
     liar_open(&a, &b);
     cr_assert_eq(rg_transport_tcp.recv(b.tp, 0, r), RG_OK);
-    for (uint32_t i = 0; i < n; i++) say(&a, i % 2, &f[i], 0, FRAME_BYTES + f[i].len);
+    for (uint32_t i = 0; i < n; i++) say(&a, i % 2, &f[i], 0, size_of(&f[i]));
     cr_assert(await(&a, &b, RG_TP_LINK_DOWN, &got));
     cr_assert(strstr(got.text, "the peer broke the protocol"), "%s", got.text);
     liar_close(&a, &b);
+}
+
+/* What a box on the way may do to a stream: b gets the bytes of two frames, the first harmed at `at`. */
+enum harm { REPEATED, LOST, HARM_FLIPPED };
+
+/* 1: the receive completed; 0: the link is down, and the text says why. */
+static int harmed(enum harm harm, uint32_t at, uint8_t value, uint32_t len) {
+    end_t a = { 0 }, b = { 0 };
+    rg_completion_t c[4];
+    uint8_t sink[512] = { 0 }, out[2 * (FRAME_BYTES + END_BYTES + sizeof sink)];
+    const rg_tp_recv_t r = { .tag = { 1, 1, 1, 1, 1 }, .len = len, .dst = sink };
+    const frame_t f = { .type = FRAME_DATA, .len = len, .total = len, .tag = r.tag, .note = 7, .note_seq = 1 };
+    uint32_t n = size_of(&f);
+    int ended = -1;
+    liar_open(&a, &b);
+    rgt_frame_put(out, &f);
+    memset(out + FRAME_BYTES, value, len);
+    out[FRAME_BYTES + len - 1] = 0;
+    rgt_frame_end(out + FRAME_BYTES + len, out);
+    memcpy(out + n, out, n); /* what comes after it */
+    n *= 2;
+    if (harm == HARM_FLIPPED) out[at] ^= 0x10;
+    else if (harm == LOST) memmove(out + at, out + at + 1, --n - at);
+    else memmove(out + at + 1, out + at, n - at); /* the last byte of the second frame stays away */
+    cr_assert_eq(rg_transport_tcp.recv(b.tp, 0, &r), RG_OK);
+    cr_assert_eq(send(a.tp->links[0]->rail[0]->fd, out, n, MSG_NOSIGNAL), (ssize_t)n);
+    for (int i = 0; ended < 0 && i < 2000000; i++) {
+        int k = rg_transport_tcp.poll(b.tp, c, 4);
+        for (int e = 0; e < k; e++) {
+            if (c[e].event == RG_TP_FAILED) cr_assert_eq(c[e].status, RG_TP_GONE, "at %u: not the link's end", at);
+            if (c[e].event == RG_TP_RECEIVED) ended = 1;
+            if (c[e].event != RG_TP_LINK_DOWN) continue;
+            cr_assert(strstr(c[e].text, "the peer broke the protocol"), "%s", c[e].text);
+            if (ended < 0) ended = 0;
+        }
+    }
+    liar_close(&a, &b);
+    return ended;
+}
+
+/* Payloads in which nothing changes but at their ends, where a shift shows last. */
+Test(tcp, stream__bytes_twice_or_lost__the_link_ends_and_nothing_is_received, .timeout = 120) {
+    cr_assert_eq(harmed(HARM_FLIPPED, FRAME_BYTES, 3, 64), 1, "planted: it tells of what is promised to nobody");
+    for (uint32_t at = 0; at < FRAME_BYTES + 64; at += 1 + (at >= FRAME_BYTES) * 6) {
+        cr_assert_eq(harmed(REPEATED, at, (uint8_t)(at + 1), 64), 0, "byte %u twice", at);
+        cr_assert_eq(harmed(LOST, at, (uint8_t)(at + 1), 64), 0, "without byte %u", at);
+    }
+}
+
+Test(tcp, stream__one_bit_of_a_header_changed__the_link_ends, .timeout = 120) {
+    for (uint32_t at = 0; at < FRAME_BYTES; at++) cr_assert_eq(harmed(HARM_FLIPPED, at, 3, 64), 0, "byte %u", at);
 }
 
 /* Bytes in place of others, so many that a count of them is right. */
@@ -260,7 +315,7 @@ static void lies(uint64_t seed, int *whole) {
         uint32_t rail = dice(&seed, 2), from = half[rail];
         if (!from) f[rail] = draw(&seed, all);
         half[rail] = from || dice(&seed, 3) ? 0 : FRAME_BYTES + f[rail].len / 2;
-        (void)say(&a, rail, &f[rail], from, half[rail] ? half[rail] : FRAME_BYTES + f[rail].len);
+        (void)say(&a, rail, &f[rail], from, half[rail] ? half[rail] : size_of(&f[rail]));
         for (int k = 0; k < 3; k++) {
             int n = rg_transport_tcp.poll(b.tp, c, 16);
             for (int e = 0; e < n; e++) ended(all, &c[e]);
