@@ -5,6 +5,7 @@
 #include "engine/side.h"
 #include "transports/rdma_rails.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,11 +28,15 @@ static void transport_log(void *user, rg_log_level_t level, const char *line) {
 }
 
 static rg_status_t open_descriptors(rg_group_t *g, rg_error_t *err) {
-    g->epfd = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
-    g->wakefd = rg_os_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event e = { .events = EPOLLIN, .data.u32 = 2 };
-    if (g->epfd < 0 || g->wakefd < 0 || epoll_ctl(g->epfd, EPOLL_CTL_ADD, g->wakefd, &e) != 0)
-        return rg_fail(err, RG_ERR_SYSTEM, 0, "cannot create an epoll and an event descriptor; see `ulimit -n`");
+    g->epfd = rg_os_high(epoll_create1(EPOLL_CLOEXEC));
+    int cause = g->epfd < 0 ? errno : 0;
+    g->wakefd = cause ? -1 : rg_os_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!cause && g->wakefd < 0) cause = errno;
+    if (!cause && epoll_ctl(g->epfd, EPOLL_CTL_ADD, g->wakefd, &e) != 0) cause = errno;
+    if (cause)
+        return rg_fail(err, RG_ERR_SYSTEM, cause, "cannot create an epoll and an event descriptor: %s%s",
+                       strerror(cause), cause == EMFILE || cause == ENFILE ? "; see `ulimit -n`" : "");
     return RG_OK;
 }
 

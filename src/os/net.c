@@ -27,6 +27,8 @@ static rg_status_t split_host_port(const char *text, char *host, size_t host_cap
         if (!host_end || host_end[1] != ':')
             return rg_fail(err, RG_ERR_INVALID, 0, "address \"%.200s\": no \"]:\" after the IPv6 address; %s", text,
                            want);
+        if (host_end == host_at) /* not all addresses: who means them says so by ":port" */
+            return rg_fail(err, RG_ERR_INVALID, 0, "address \"%.200s\": nothing between the brackets; %s", text, want);
         colon = host_end + 1;
     } else {
         colon = strrchr(text, ':');

@@ -56,7 +56,7 @@ Test(os, resolve__numeric__read_and_written_alike) {
 
 Test(os, resolve__malformed__says_what_was_expected) {
     static const char *const texts[] = { "host",   "1.2.3.4:", "1.2.3.4:x", "1.2.3.4:65536", "[::1]", "[::1:80",
-                                         "::1:80", "a:-1",     "" };
+                                         "::1:80", "a:-1",     "",          "[]:0",          "[]:80" };
     struct sockaddr_storage a[2];
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         rg_error_t err = { 0 };
