@@ -425,7 +425,7 @@ static void dial_answered(conn_t *c) {
     if (got < 0) {
         dial_later(
             c,
-            "the other side closed the connection in the handshake: it is another program or another group, or has "
+            "the other side closed the connection in the handshake: it is another program, version or group, or has "
             "not been told of this process",
             errno);
         return;

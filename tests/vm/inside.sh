@@ -65,6 +65,37 @@ scenario_copies() {
     done
 }
 
+# $2 members on each guest, all in one group, each with a queue pair to every one of the other guests (rdma: of its own,
+# too): a call comes right, and what all this takes of the device and of memory is shown. $3: milliseconds that it may
+# take to come together.
+available() { sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo; }
+scenario_many() {
+    export RG_TRANSPORT=$1 RG_MIN_SIZE=$(($2 * NODES)) RG_GROUP=many RG_JOIN_TIMEOUT_MS=$3 RG_OP_TIMEOUT_MS=$3
+    local members=() i before now least most_pairs=0 regions=0 bad=0 pairs=$(($2 * $2 * (NODES - 1)))
+    [ "$1" = rdma ] && pairs=$(($2 * ($2 * NODES - 1)))
+    heartbeat=60000 # so many processes have one emulated processor
+    ulimit -n 65536
+    coordinator
+    before=$(available) least=$before
+    for i in $(seq "$2"); do
+        "$regroup" bench all_reduce -b 64K -e 64K -w 1 -i 2 --check > "/tmp/many.$i" 2>&1 &
+        members+=($!)
+    done
+    while kill -0 "${members[@]}" 2> /dev/null; do # as long as one is there
+        read -r now i < <(rdma resource show | sed -n 's/.* qp \([0-9]*\) .* mr \([0-9]*\).*/\1 \2/p')
+        [ "${now:-0}" -gt $most_pairs ] && most_pairs=$now regions=$i
+        now=$(available)
+        [ "$now" -lt "$least" ] && least=$now
+        busybox usleep 500000
+    done
+    for i in "${!members[@]}"; do wait "${members[i]}" || { bad=1; tail -n 2 "/tmp/many.$((i + 1))"; }; done
+    rdma resource show
+    cat /tmp/many.* | grep '^ *[0-9]'
+    [ $bad = 0 ] || fail "not all members came to their end"
+    [ $most_pairs -ge $pairs ] || fail "at most $most_pairs queue pairs were seen of $pairs"
+    echo "$2: works, of $RG_MIN_SIZE members; $most_pairs queue pairs, $regions regions, $(((before - least) / $2)) KiB of memory for each member"
+}
+
 # Two members in this guest over two devices, each of which carries its half.
 scenario_two_devices() {
     modprobe dummy

@@ -18,6 +18,7 @@ done
 [ -z "$has_rdma" ] || scenario rdma_copies short 180 "rxe rxe" "scenario_copies rdma" uncopied
 [ -z "$has_rdma" ] || scenario rdma_windows short 180 "rxe rxe" "scenario_windows rdma 12" stood_still
 scenario mixed_collectives short 240 "rxe rxe none none" "scenario_collectives auto 80 400000" "$([ -n "$has_rdma" ] && echo over_rdma || echo measured) 4 80"
+[ -z "$has_rdma" ] || VM_MEMORY=${VM_MEMORY:-3072} scenario rdma_many_ranks long 900 "rxe rxe" "scenario_many auto ${VM_RANKS:-32} 400000" shown
 [ -z "$has_rdma" ] || scenario rdma_two_devices long 180 rxe "scenario_two_devices" shown
 # Soft-RoCE stops on the way, sooner or later: then over TCP, as there is a reconnect time, and nothing fails.
 [ -z "$has_rdma" ] || scenario auto_loss_and_delay long 300 "rxe rxe" "RG_RECONNECT_MS=5000 RG_LOG=info; export RG_RECONNECT_MS RG_LOG
